@@ -1,0 +1,1 @@
+"""Command-line tools around the two packages; run them from the repository root."""
