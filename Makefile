@@ -1,0 +1,74 @@
+# Every target sets up what it needs first, and only once: `make` alone lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CORPUS := outputs/corpus
+
+# Lazy on purpose: only `make train` looks for GPUs. Without any, it trains on two CPU ranks.
+FOUND_GPUS = $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+GPUS ?= $(or $(filter-out 0,$(FOUND_GPUS)),2)
+ARGS ?=
+
+# Several ranks share the cores of one machine: more threads a rank would slow all of them down.
+OMP_NUM_THREADS ?= 1
+export OMP_NUM_THREADS
+
+.DEFAULT_GOAL := help
+.PHONY: help setup corpus train lint test verify soak fuzz bench bench-quick quality clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@echo '  variables: GPUS=n (train), ARGS="..." (passed on), PYTHON=... (setup)'
+
+setup: $(STAMP) ## create .venv and install everything; nothing is installed a second time
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("setup: Python >= 3.11 is needed, got %d.%d: try make PYTHON=python3.11" \
+		% sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	@echo "setup: 1/3 making sure there is a $(VENV), with $$($(PYTHON) --version) if it is new"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@echo "setup: 2/3 upgrading pip"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@echo "setup: 3/3 installing the packages of constraints.txt (torch takes minutes the first time)"
+	@$(BIN)/python -m pip install --constraint constraints.txt --editable '.[titan,dev,bench]'
+	@touch $@
+
+corpus: setup ## build the default training data, unless it is there
+	@$(BIN)/python -m tools.corpus --out $(CORPUS)
+
+train: corpus ## train on the default data: GPUS=n ranks, ARGS="--training.steps 10 ..."
+	$(BIN)/torchrun --nproc_per_node=$(GPUS) --rdzv-backend=c10d --rdzv-endpoint=localhost:0 \
+		-m titan_integration.train --module configs.llama3 --config debug_odb \
+		--data.path $(CORPUS)/corpus.jsonl --data.odb.token_budget 4096 $(ARGS)
+
+lint: setup ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## lint, then run the whole test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+verify: setup ## check the guarantees exhaustively on small worlds
+	$(BIN)/python -m tools.verify --full $(ARGS)
+
+soak: setup ## run, kill and resume for a long time, with an audit of what was delivered
+	$(BIN)/python -m tools.soak $(ARGS)
+
+fuzz: setup ## random worlds, settings and failures
+	$(BIN)/python -m tools.fuzz $(ARGS)
+
+bench: corpus ## measure everything, and draw it
+	$(BIN)/python -m tools.bench $(ARGS)
+
+bench-quick: corpus ## the same measurements, smaller
+	$(BIN)/python -m tools.bench --quick $(ARGS)
+
+quality: corpus ## compare the loss reached with and without dynamic batches
+	$(BIN)/python -m tools.quality $(ARGS)
+
+clean: ## remove caches and the default data; keeps .venv and the training runs
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(CORPUS)
+	find . -path './$(VENV)' -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
