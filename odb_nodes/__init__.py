@@ -1,0 +1,48 @@
+"""Online dynamic batching as torchdata nodes, with exact, elastic state."""
+
+from odb_nodes.align_node import AlignNode
+from odb_nodes.blob import pack_states, unpack_states
+from odb_nodes.budget import Limit, TokenBudget
+from odb_nodes.collate import PadCollate
+from odb_nodes.errors import CoverageError, PeerFailedError, SampleError, StateError
+from odb_nodes.grouping_node import GroupingNode
+from odb_nodes.loader import OdbLoader, odb_loader
+from odb_nodes.mapper import SampleMapper
+from odb_nodes.reshard import reshard_states
+from odb_nodes.sampler_view import SamplerView
+from odb_nodes.state import describe_state, verify_states
+from odb_nodes.types import (
+    AlignedGroup,
+    OdbBatch,
+    Sample,
+    StepInfo,
+    View,
+    token_weight,
+)
+
+__all__ = [
+    "AlignNode",
+    "AlignedGroup",
+    "CoverageError",
+    "GroupingNode",
+    "Limit",
+    "OdbBatch",
+    "OdbLoader",
+    "PadCollate",
+    "PeerFailedError",
+    "Sample",
+    "SampleError",
+    "SampleMapper",
+    "SamplerView",
+    "StateError",
+    "StepInfo",
+    "TokenBudget",
+    "View",
+    "describe_state",
+    "odb_loader",
+    "pack_states",
+    "reshard_states",
+    "token_weight",
+    "unpack_states",
+    "verify_states",
+]

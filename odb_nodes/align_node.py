@@ -1,0 +1,381 @@
+"""Node: every rank emits the same number of steps, and every view exactly once."""
+
+import logging
+import threading
+from typing import Any, Literal
+
+import numpy as np
+from torchdata.nodes import BaseNode
+
+from odb_nodes.alignment import POLICIES, Facts, Proposal, Report, plan_steps, step_order
+from odb_nodes.counters import Counters
+from odb_nodes.errors import CoverageError, PeerFailedError, StateError
+from odb_nodes.grouping_node import GroupingNode
+from odb_nodes.permutation import key64
+from odb_nodes.rounds import (
+    Round,
+    empty_round,
+    mask_labels,
+    own_counts,
+    split_by_sizes,
+    totals_from_state,
+)
+from odb_nodes.state import VERSION, check_version, fresh, pending_of, unpend
+from odb_nodes.transport import make_transport
+from odb_nodes.types import AlignedGroup, StepInfo
+
+logger = logging.getLogger(__name__)
+_MASK = (1 << 64) - 1
+_GOODBYE_S = 10.0
+
+
+class AlignNode(BaseNode[AlignedGroup]):
+    """Agrees with the other ranks, round by round, on steps; yields one group a step.
+
+    Ownership of a sample, at every moment exactly one of: the view (not taken, or in flight in a
+    mapper), the window (held), the round (pending), delivered, dropped. ``state_dict`` describes
+    the node after its last yielded step; a step counts as delivered when it is yielded.
+
+    What a rank communicates next depends on exchanged values only. A rank whose source raises
+    says so in its next report and raises its own exception; the others raise ``PeerFailedError``.
+
+    Args:
+        source: A ``GroupingNode``, whose window the policy works on.
+        process_group: A gloo group of exactly the data-parallel ranks that nothing else uses;
+            None is a world of one.
+        join: A pass ends when every view of every rank is emitted, ranks that run out early
+            being IDLE; else as soon as one rank has nothing left (the others' rest is counted as
+            ``closed``).
+        policy: "carry" or "paper", see ``odb_nodes.alignment``.
+        steps_per_round: Most steps between two exchanges; default by policy (carry 8, paper as
+            many as the window gives).
+        sample_quota: End at the first step at which all ranks together have emitted this many
+            samples since the start of the iteration, over as many passes as that takes.
+        idle: "emit" a masked one-sample batch where a rank has nothing (FSDP and DDP need the
+            step to run), or "skip" it.
+        timeout_s: Longest wait for the slowest rank in one exchange.
+        totals: Also exchange the totals of ``StepInfo``; without it they are this rank's own.
+    Raises:
+        ValueError: An argument out of range.
+        PeerFailedError: From ``next``: another rank failed, left, or did not answer in time.
+        CoverageError: From ``next``: a joined epoch did not emit exactly its views.
+    """
+
+    SOURCE_KEY = "source"
+
+    def __init__(
+        self,
+        source: GroupingNode,
+        *,
+        process_group: Any = None,
+        join: bool = True,
+        policy: Literal["carry", "paper"] = "carry",
+        steps_per_round: int | None = None,
+        sample_quota: int | None = None,
+        idle: Literal["emit", "skip"] = "emit",
+        timeout_s: float = 600.0,
+        totals: bool = True,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        if not isinstance(source, GroupingNode):
+            raise ValueError(f"source must be a GroupingNode, got {type(source).__name__}")
+        if policy not in POLICIES:
+            raise ValueError(f"policy must be one of {sorted(POLICIES)}, got {policy!r}")
+        if idle not in ("emit", "skip"):
+            raise ValueError(f"idle must be 'emit' or 'skip', got {idle!r}")
+        for name, value in (("steps_per_round", steps_per_round), ("sample_quota", sample_quota)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1 or None, got {value}")
+        if sample_quota is not None and not totals:
+            raise ValueError("sample_quota counts over all ranks and needs totals=True")
+        self.source = source
+        self.transport = make_transport(process_group, timeout_s)
+        self.failure: BaseException | None = None  # the original of what next() raised
+        self._policy = POLICIES[policy]
+        self._join, self._idle, self._totals = join, idle, totals
+        self._steps_per_round = steps_per_round
+        self._quota = sample_quota
+        self._source_state: dict[str, Any] | None = None  # taken once a round, not once a step
+        self._lock = threading.Lock()  # held while a thread may use the transport
+        settings = f"{self._settings()} {join} {sample_quota} {totals}"
+        self._settings_key = key64(*settings.encode())
+        self._open = False  # peers expect this rank in further exchanges
+        self._start_pass(quota_done=0)
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        self.leave()
+        super().reset(initial_state)
+        self.failure = None
+        if initial_state is None:
+            self.source.reset(None)
+            self._start_pass(quota_done=0)
+        else:
+            self._restore(initial_state)
+        self._open = True
+
+    def next(self) -> AlignedGroup:
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            try:
+                return self._next()
+            except StopIteration:
+                self._open = False
+                raise
+            except BaseException as error:
+                self.failure = self.failure or error
+                if isinstance(error, PeerFailedError):
+                    self._open = False
+                raise
+
+    def get_state(self) -> dict[str, Any]:
+        if self._source_state is None:
+            self._source_state = self.source.state_dict()
+        return {
+            "version": VERSION,
+            "settings": self._settings(),
+            "rank": self.transport.rank,
+            "world_size": self.transport.world_size,
+            "epoch": self.source.epoch,
+            "counters": self.counters.to_state(),
+            "quota_done": self._quota_done,
+            "pending": self._round.to_state(),
+            self.SOURCE_KEY: fresh(self._source_state),
+        }
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks, at their next exchange, that this one failed downstream.
+
+        Does not wait for them; for errors outside ``next``, as in a collate. Harmless if the
+        others know already.
+        """
+        self.failure = self.failure or error
+        if self._open:
+            threading.Thread(target=self._report_failure, args=(error,), daemon=True).start()
+
+    def leave(self) -> None:
+        """End the pass before its end: release ranks that wait for this one in an exchange.
+
+        Every rank ends a pass in one last exchange in which somebody stops, so all have run the
+        same number of them and the group can be used again.
+        """
+        if not self._open:
+            return
+        self.source.interrupted = True  # ends a refill that is under way in another thread
+        self.source.shutdown()
+        with self._lock:
+            if self._open and self.failure is None:
+                self._exchange(Report(stopping=True), "closing")
+            self._open = False
+
+    def shutdown(self) -> None:
+        """Close for good: waits at most a few seconds for the peers, ends all workers."""
+        leaver = threading.Thread(target=self._leave_quietly, daemon=True)
+        leaver.start()
+        leaver.join(_GOODBYE_S)
+        self._open = False
+        self.source.shutdown()
+
+    def _leave_quietly(self) -> None:
+        try:
+            self.leave()
+        except PeerFailedError as error:
+            logger.debug("closing: %s", error)
+
+    def _start_pass(self, quota_done: int) -> None:
+        self.counters = Counters()
+        self._quota_done = quota_done
+        self._set_round(empty_round(self.source.join_refs([])))
+
+    def _set_round(self, round_: Round) -> None:
+        self._round = round_
+        self._source_state = None
+
+    def _next(self) -> AlignedGroup:
+        while self._quota is None or self._quota_done < self._quota:
+            while not self._round.left:
+                if not self._open_round():
+                    raise StopIteration
+            group = self._deliver()
+            if group is not None:
+                return group
+        raise StopIteration
+
+    # One round
+
+    def _open_round(self) -> bool:
+        """Agree on the next steps. Returns False at the end of the iteration."""
+        self._source_state = None
+        proposal = self._propose()
+        facts = self._exchange(proposal.report, f"round {self.counters.rounds}")
+        if facts.stopping_rank is not None:
+            return False
+        steps = plan_steps(facts, self._policy, join=self._join)
+        if steps == 0:
+            return self._end_pass()
+        groups = proposal.settle(self.source.window, steps)
+        self.counters.rounds += 1
+        self.counters.splits += max(0, len(groups) - len(proposal.groups))
+        offered = proposal.groups[steps:]
+        self.counters.recirculated += sum(map(len, offered))
+        self._settle(groups, steps)
+        return True
+
+    def _propose(self) -> Proposal:
+        source = self.source
+        try:
+            proposal = self._policy.propose(source.window, source.refill, self._steps_per_round)
+        except Exception as error:
+            self.failure = error
+            return Proposal(groups=[], taken=False, report=Report(failed=True))
+        if source.interrupted:
+            return Proposal(groups=[], taken=False, report=Report(stopping=True))
+        return proposal
+
+    def _exchange(self, report: Report, what: str) -> Facts:
+        transport = self.transport
+        maxima = transport.all_max(report.encode(transport.rank, self._agreement()), what)
+        facts = Facts.decode(maxima)
+        if facts.failed_rank is not None:
+            self._open = False
+            self._raise_failure(facts.failed_rank, what)
+        if facts.stopping_rank is not None:
+            self._open = False
+            if not (report.stopping or self.source.interrupted):
+                raise PeerFailedError(
+                    f"{what}: rank {facts.stopping_rank} closed its loader, this rank (rank "
+                    f"{transport.rank}) did not: all ranks must stop after the same step"
+                )
+        elif not facts.agreed:
+            self._open = False
+            raise PeerFailedError(
+                f"{what}: the ranks do not run the same epoch, step or settings; rank "
+                f"{transport.rank} has epoch {self.source.epoch}, step {self.counters.steps}, "
+                f"{self._settings()}"
+            )
+        return facts
+
+    def _raise_failure(self, failed_rank: int, what: str) -> None:
+        own = self.failure
+        cause = ""
+        if failed_rank == self.transport.rank and own is not None:
+            notes = " ".join(getattr(own, "__notes__", [])[:1])
+            cause = f"{type(own).__name__}: {own} {notes}"
+        cause = self.transport.share_text(cause, what)
+        if own is not None:
+            raise own
+        raise PeerFailedError(f"{what}: rank {failed_rank} failed: {cause}")
+
+    def _report_failure(self, error: BaseException) -> None:
+        try:
+            with self._lock:
+                self._exchange(Report(failed=True), "reporting a failure")
+        except BaseException as told:
+            logger.debug("told the other ranks of %r: %r", error, told)
+
+    def _settle(self, groups: list[list[int]], steps: int) -> None:
+        """Turn this rank's groups into the steps of the round, in the order all ranks share."""
+        source = self.source
+        order = step_order(steps, self.source.epoch, self.counters.steps)
+        taken = [source.take(group) for group in groups] + [([], [])] * (steps - len(groups))
+        samples = [list(taken[slot][0]) for slot in order]
+        refs = source.join_refs(ref for slot in order for ref in taken[slot][1])
+        own = own_counts(samples)
+        totals = self.transport.all_sum(own, "totals") if self._totals else own
+        round_ = Round(samples, refs, own, totals)
+        if self._quota is not None:
+            reached = self._quota_done + np.cumsum(totals[:, 0]) >= self._quota
+            if reached.any():
+                self.counters.closed += round_.cut(int(reached.argmax()) + 1)
+        self._set_round(round_)
+
+    def _deliver(self) -> AlignedGroup | None:
+        """The next step of the round; None if it is IDLE and such steps are skipped."""
+        round_, source = self._round, self.source
+        if self._source_state is None:
+            self._source_state = source.state_dict()
+        at, samples = round_.at, round_.steps[round_.at]
+        num_samples, tokens, loss_tokens = (int(n) for n in round_.own[at])
+        total_samples, total_tokens, total_loss_tokens = (int(n) for n in round_.totals[at])
+        info = StepInfo(
+            step=self.counters.steps,
+            epoch=source.epoch,
+            num_samples=num_samples,
+            num_tokens=tokens,
+            num_loss_tokens=loss_tokens,
+            total_num_samples=total_samples,
+            total_num_tokens=total_tokens,
+            total_num_loss_tokens=total_loss_tokens,
+            padded_tokens=len(samples) * max((sample.length for sample in samples), default=0),
+            idle=not samples,
+            views=tuple(sample.view for sample in samples),
+        )
+        if not samples and self._idle == "emit":
+            samples = [mask_labels(source.filler())]
+        round_.pop()
+        self.counters.add(info, round_.digests[at])
+        self._quota_done += total_samples
+        return AlignedGroup(samples, info) if samples else None
+
+    def _end_pass(self) -> bool:
+        """Check the pass; go on with the next one if a quota asks for it."""
+        source, counters = self.source, self.counters
+        if self._join:
+            self._open = self._quota is not None  # else nobody waits for us any more
+            seen = (counters.digest + source.drops_digest()) & _MASK
+            if seen != source.expected_digest():
+                raise CoverageError(
+                    f"rank {self.transport.rank}, epoch {source.epoch}: {counters.emitted} samples "
+                    f"emitted and {sum(source.all_drops().values())} dropped are not this rank's "
+                    "views, each once: do the states loaded on the ranks belong together?"
+                )
+        if self._quota is None or counters.total_emitted == 0:
+            return False
+        source.reset(None)
+        self._start_pass(quota_done=self._quota_done)
+        return True
+
+    def _agreement(self) -> int:
+        """What must be equal on all ranks in a round, as one non-negative integer."""
+        return key64(self._settings_key, self.source.epoch, self.counters.steps) >> 2
+
+    def _settings(self) -> dict[str, Any]:
+        """What the order of the steps depends on."""
+        return {
+            "budget": self.source.budget.describe(),
+            "window": self.source.window_size,
+            "policy": self._policy.name,
+            "steps_per_round": self._steps_per_round,
+        }
+
+    # State
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        check_version(state)
+        for name, here in (
+            ("world_size", self.transport.world_size),
+            ("rank", self.transport.rank),
+        ):
+            if state.get(name) != here:
+                raise StateError(
+                    f"state is of {name} {state.get(name)}, this run has {here}: give each rank "
+                    "its own state, after reshard_states for another world size"
+                )
+        settings = self._settings()
+        if state.get("settings") != settings:
+            state = unpend(state)
+            logger.warning(
+                "settings changed since the state was saved, from %s to %s: no sample is lost or "
+                "repeated, but the order of what is left is another",
+                state["settings"],
+                settings,
+            )
+        counters = Counters.from_state(state.get("counters"))
+        pending = pending_of(state)
+        self.source.reset(state[self.SOURCE_KEY])
+        samples = self.source.restore_samples(pending["refs"], "state 'pending'")
+        steps = split_by_sizes(samples, pending["sizes"], "pending")
+        totals = totals_from_state(pending["totals"], len(steps))
+        self._start_pass(quota_done=int(state["quota_done"]))
+        self.counters = counters
+        self._set_round(Round(steps, pending["refs"], own_counts(steps), totals))

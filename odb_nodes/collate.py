@@ -1,0 +1,127 @@
+"""Samples of one group to tensors: padded rows, or packed into one row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from odb_nodes.errors import SampleError
+from odb_nodes.types import IGNORE_INDEX
+
+DEFAULT_PAD: Mapping[str, int | float] = {
+    "input_ids": 0,
+    "labels": IGNORE_INDEX,
+    "attention_mask": 0,
+    "token_type_ids": 0,
+}
+
+
+class PadCollate:
+    """Collates a list of sample mappings into tensors.
+
+    Keys of ``pad`` hold one value per token (lists, arrays or 1-D tensors, all of one length in a
+    sample) and are padded on the right; a key of ``pad`` that no sample has is left out. All other
+    keys are passed on as lists in sample order.
+
+    Args:
+        pad: Padding value by key. Integers become int64 tensors, floats keep their own dtype.
+        pad_to_multiple_of: Rows are padded to a multiple of this many tokens.
+        layout: "padded" gives ``[B, L]``, L the longest sample rounded up; "packed" gives
+            ``[1, sum of lengths]`` rounded up, for document masks. Packed batches always hold
+            "positions".
+        positions: Also give "positions": token numbers within each sample, restarting at 0 once
+            where the padding begins, so that a mask by document sees padding as one more document.
+    Raises:
+        ValueError: An argument out of range.
+        SampleError: From a call: a sample lacks a key that others have, or its lengths differ.
+    """
+
+    def __init__(
+        self,
+        pad: Mapping[str, int | float] = DEFAULT_PAD,
+        *,
+        pad_to_multiple_of: int = 1,
+        layout: Literal["padded", "packed"] = "padded",
+        positions: bool = False,
+    ) -> None:
+        if pad_to_multiple_of < 1:
+            raise ValueError(f"pad_to_multiple_of must be at least 1, got {pad_to_multiple_of}")
+        if layout not in ("padded", "packed"):
+            raise ValueError(f"layout must be 'padded' or 'packed', got {layout!r}")
+        self.pad = dict(pad)
+        self.pad_to_multiple_of = pad_to_multiple_of
+        self.layout = layout
+        self.positions = positions or layout == "packed"
+
+    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Collate; keys of the result are the keys of the samples, and "positions" if asked."""
+        keys = list(samples[0])
+        padded = [key for key in self.pad if key in samples[0]]
+        columns = {key: [_row(sample, key, keys) for sample in samples] for key in padded}
+        lengths = self._lengths(columns)
+        batch: dict[str, Any] = {
+            key: self._join(rows, lengths, self.pad[key]) for key, rows in columns.items()
+        }
+        for key in keys:
+            if key not in columns:
+                batch[key] = [_value(sample, key, keys) for sample in samples]
+        if self.positions:
+            batch["positions"] = self._positions(lengths)
+        return batch
+
+    def _lengths(self, columns: dict[str, list[npt.NDArray[Any]]]) -> list[int]:
+        if not columns:
+            raise SampleError(f"no key to pad: a sample needs one of {sorted(self.pad)}")
+        lengths = {key: [len(row) for row in rows] for key, rows in columns.items()}
+        first_key, first = next(iter(lengths.items()))
+        for key, others in lengths.items():
+            if others != first:
+                raise SampleError(
+                    f"{key!r} and {first_key!r} of a sample differ in length: {others} and {first}"
+                )
+        return first
+
+    def _join(
+        self, rows: list[npt.NDArray[Any]], lengths: list[int], value: int | float
+    ) -> torch.Tensor:
+        dtype = np.int64 if isinstance(value, int) else rows[0].dtype
+        if self.layout == "packed":
+            out = np.full((1, self._round_up(sum(lengths))), value, dtype)
+            np.concatenate(rows, out=out[0, : sum(lengths)], casting="unsafe")
+            return torch.from_numpy(out)
+        out = np.full((len(rows), self._round_up(max(lengths))), value, dtype)
+        for line, row in zip(out, rows, strict=True):
+            line[: len(row)] = row
+        return torch.from_numpy(out)
+
+    def _positions(self, lengths: list[int]) -> torch.Tensor:
+        if self.layout == "packed":
+            size = self._round_up(sum(lengths))
+            runs = [*lengths, size - sum(lengths)]
+            return torch.from_numpy(np.concatenate([np.arange(n) for n in runs])[None])
+        out = np.tile(np.arange(self._round_up(max(lengths))), (len(lengths), 1))
+        for line, length in zip(out, lengths, strict=True):
+            line[length:] -= length
+        return torch.from_numpy(out)
+
+    def _round_up(self, tokens: int) -> int:
+        return -(-tokens // self.pad_to_multiple_of) * self.pad_to_multiple_of
+
+
+def _value(sample: Mapping[str, Any], key: str, keys: list[str]) -> Any:
+    try:
+        return sample[key]
+    except KeyError:
+        raise SampleError(
+            f"a sample has keys {sorted(sample)}, others have {sorted(keys)}"
+        ) from None
+
+
+def _row(sample: Mapping[str, Any], key: str, keys: list[str]) -> npt.NDArray[Any]:
+    value = _value(sample, key, keys)
+    row = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    if row.ndim != 1:
+        raise SampleError(f"{key!r} must have one value per token, got shape {row.shape}")
+    return row

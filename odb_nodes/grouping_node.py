@@ -1,0 +1,270 @@
+"""Node: a window of samples cut into groups under a token budget."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from torchdata.nodes import BaseNode
+
+from odb_nodes.budget import TokenBudget
+from odb_nodes.content import pack_sample, unpack_sample
+from odb_nodes.drops import DropLog
+from odb_nodes.errors import SampleError, StateError
+from odb_nodes.grouping import Window, make_key
+from odb_nodes.realise import checked_length, default_length
+from odb_nodes.torchdata_compat import stop
+from odb_nodes.types import Sample, View
+from odb_nodes.views import digest_range, pack_positions, unpack_positions
+
+logger = logging.getLogger(__name__)
+Refs = bytes | list[bytes]  # held samples: packed positions, or packed contents
+
+
+class GroupingNode(BaseNode[list[list[Sample]]]):
+    """Buffers samples and cuts them into groups of at most ``budget`` padded tokens.
+
+    On its own it yields one tumbling window after the other, each cut into the fewest groups.
+    Under an ``AlignNode`` it is the window, and the alignment policy decides what is taken.
+
+    Held samples are saved as positions (8 bytes each) if the source can rebuild them
+    (``SampleMapper``), else by content.
+
+    Args:
+        source: Yields ``Sample``, or anything that ``length`` can measure.
+        budget: Limits of a group; an int is ``TokenBudget(max_tokens)``.
+        window: Samples buffered.
+        length: ``data -> int`` in tokens for sources that do not yield ``Sample``; default
+            ``len(data["input_ids"])``.
+        overlong: A sample longer than the budget goes out "alone" (one warning an epoch), is
+            dropped ("drop", counted), or is an error ("raise").
+    Raises:
+        ValueError: An argument out of range.
+        SampleError: From ``next``: a sample without length, or one that a state cannot hold.
+    """
+
+    SOURCE_KEY = "source"
+    HELD_KEY = "held"
+    DROPS_KEY = "drops"
+    ARRIVED_KEY = "arrived"
+    OVERLONG_KEY = "overlong"
+    FILLER_KEY = "filler"
+
+    def __init__(
+        self,
+        source: BaseNode[Any],
+        budget: TokenBudget | int,
+        *,
+        window: int = 1024,
+        length: Callable[[Any], int] | None = None,
+        overlong: Literal["alone", "drop", "raise"] = "alone",
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        if window < 1:
+            raise ValueError(f"window must be at least 1, got {window}")
+        if overlong not in ("alone", "drop", "raise"):
+            raise ValueError(f"overlong must be 'alone', 'drop' or 'raise', got {overlong!r}")
+        self.budget = TokenBudget(budget) if isinstance(budget, int) else budget
+        self.window_size = window
+        self.source = source
+        self.by_position = hasattr(source, "rebuild")
+        self._length = length or default_length
+        self._overlong = overlong
+        self.interrupted = False  # set by AlignNode to end a refill early
+        self._exhausted = False
+        self._filler: Sample | None = None
+        self._filler_ref: int | bytes | None = None
+        self._clear()
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        super().reset(initial_state)
+        if initial_state is None:
+            self.source.reset(None)
+            self._clear()
+        else:
+            self._restore(initial_state)
+
+    def next(self) -> list[list[Sample]]:
+        self.refill()
+        groups = self.window.partition()
+        if not groups:
+            raise StopIteration
+        self.window.remove(key for group in groups for key in group)
+        return [self.take(group)[0] for group in groups]
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            self.SOURCE_KEY: self.source.state_dict(),
+            self.HELD_KEY: self.join_refs(self._refs.values()),
+            self.DROPS_KEY: self.drops.to_state(),
+            self.ARRIVED_KEY: self._arrived,
+            self.OVERLONG_KEY: self.num_overlong,
+            self.FILLER_KEY: self.join_refs([self._filler_ref]) if self._filler else None,
+        }
+
+    def refill(self, window: Window | None = None) -> bool:
+        """Top the window up. Returns whether the source may have more."""
+        size, window = self.window_size, self.window
+        while len(window) < size:
+            if self._exhausted or self.interrupted:
+                return False
+            try:
+                item = next(self.source)
+            except StopIteration:
+                self._exhausted = True
+                return False
+            self._admit(item)
+        return True
+
+    def take(self, keys: Sequence[int]) -> tuple[list[Sample], list[Any]]:
+        """Hand out samples that the window let go, and what a state says of them."""
+        for key in keys:
+            self._costs.pop(key, None)
+        return [self._samples.pop(key) for key in keys], [self._refs.pop(key) for key in keys]
+
+    def join_refs(self, refs: Iterable[Any]) -> Refs:
+        """References as they stand in a state: 8 bytes a position, or a list of contents."""
+        if self.by_position:
+            return pack_positions(np.fromiter(refs, np.int64))
+        return list(refs)
+
+    def restore_samples(self, refs: Any, what: str) -> list[Sample]:
+        """The samples behind the references of a state, in order.
+
+        Raises:
+            StateError: The references are damaged, or of the other kind of source.
+        """
+        if not self.by_position:
+            if not isinstance(refs, list):
+                raise StateError(f"{what} holds positions, but this source cannot rebuild samples")
+            return [unpack_sample(blob) for blob in refs]
+        source: Any = self.source
+        positions = unpack_positions(refs, source.view.num_samples, what)
+        samples: list[Sample] = source.rebuild(source.views_at(positions)) if len(positions) else []
+        return samples
+
+    def filler(self) -> Sample:
+        """A real sample to mask in an IDLE step: the shortest seen in this epoch.
+
+        Raises:
+            SampleError: None was seen, and the source cannot rebuild one.
+        """
+        if self._filler is None and self.by_position:
+            self._filler = self._any_sample()
+        if self._filler is None:
+            raise SampleError(
+                "an idle step needs a sample to mask and this rank has seen none: give every rank "
+                'data, or use idle="skip"'
+            )
+        return self._filler
+
+    def expected_digest(self) -> int:
+        """Digest of the positions that this epoch must emit or drop on this rank."""
+        if self.by_position:
+            source: Any = self.source
+            expected: int = source.view.cursor.share_digest()
+            return expected
+        return digest_range(0, self._arrived)
+
+    def all_drops(self) -> dict[str, int]:
+        """Dropped samples of this epoch by reason, those of the source included."""
+        counts = dict(getattr(self.source, "drops", DropLog()).counts)
+        for reason, count in self.drops.counts.items():
+            counts[reason] = counts.get(reason, 0) + count
+        return counts
+
+    def drops_digest(self) -> int:
+        """Digest of the positions dropped in this epoch."""
+        upstream: DropLog = getattr(self.source, "drops", DropLog())
+        return self.drops.digest + upstream.digest
+
+    def shutdown(self) -> None:
+        """End the threads and worker processes of the source; ``reset`` starts new ones."""
+        if hasattr(self.source, "shutdown"):
+            self.source.shutdown()
+        else:
+            stop(self.source)
+
+    @property
+    def epoch(self) -> int:
+        """Pass over the data."""
+        cursor = getattr(getattr(self.source, "view", None), "cursor", None)
+        return int(getattr(cursor if cursor is not None else self.source, "epoch", 0))
+
+    def _clear(self) -> None:
+        self._costs: dict[int, tuple[int, ...]] = {}
+        self.window = Window(self.budget, self._costs)
+        self._samples: dict[int, Sample] = {}  # in order of arrival, as all dicts here
+        self._refs: dict[int, Any] = {}
+        self._age = 0
+        self._arrived = 0
+        self._exhausted = False
+        self.interrupted = False
+        self.num_overlong = 0
+        self.drops = DropLog()
+        self._filler, self._filler_ref = None, None
+
+    def _admit(self, item: Any) -> None:
+        if isinstance(item, Sample):
+            sample = item
+        else:
+            view = View(self.epoch, self._arrived, self._arrived)
+            sample = Sample(view, item, checked_length(self._length, item))
+        self._arrived += 1
+        if sample.length == 0:
+            self.drops.add(sample.view, "empty")
+        elif sample.length <= self.budget.max_tokens or self._keep_overlong(sample):
+            self._hold(sample)
+
+    def _keep_overlong(self, sample: Sample) -> bool:
+        told = f"dataset[{sample.view.index}] has {sample.length} tokens, over the budget of "
+        told += str(self.budget.max_tokens)
+        if self._overlong == "raise":
+            raise SampleError(f'{told}: raise token_budget, or use overlong="alone" or "drop"')
+        if self._overlong == "drop":
+            self.drops.add(sample.view, "overlong", told)
+            return False
+        if self.num_overlong == 0:
+            logger.warning("%s: it goes out alone; others of this epoch are only counted", told)
+        self.num_overlong += 1
+        return True
+
+    def _hold(self, sample: Sample) -> None:
+        ref = sample.view.position if self.by_position else pack_sample(sample)
+        if self._filler is None or sample.length < self._filler.length:
+            self._filler, self._filler_ref = sample, ref
+        key = make_key(sample.length, self._age)
+        self._age += 1
+        if self.budget.extra:
+            self._costs[key] = self.budget.costs(sample.data)
+        self._samples[key] = sample
+        self._refs[key] = ref
+        self.window.add(key)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        drops = DropLog.from_state(state.get(self.DROPS_KEY))
+        arrived, overlong = state.get(self.ARRIVED_KEY), state.get(self.OVERLONG_KEY)
+        if not isinstance(arrived, int) or not isinstance(overlong, int):
+            raise StateError(f"state counts are damaged: arrived={arrived!r} overlong={overlong!r}")
+        self.source.reset(state.get(self.SOURCE_KEY))
+        held = self.restore_samples(state.get(self.HELD_KEY), "state 'held'")
+        filler = state.get(self.FILLER_KEY)
+        self._clear()
+        if filler is not None:
+            self._filler = self.restore_samples(filler, "state 'filler'")[0]
+            self._filler_ref = (
+                self._filler.view.position if self.by_position else pack_sample(self._filler)
+            )
+        for sample in held:
+            self._hold(sample)
+        self.drops, self._arrived, self.num_overlong = drops, arrived, overlong
+
+    def _any_sample(self) -> Sample | None:
+        """The first sample of the epoch that is not dropped, for a rank with an empty share."""
+        source: Any = self.source
+        for position in range(min(source.view.num_samples, 64)):
+            try:
+                return self.restore_samples(pack_positions(np.array([position])), "filler")[0]
+            except StateError:
+                continue
+        return None

@@ -1,0 +1,147 @@
+"""The steps of one agreed round: settled groups, their totals, and their place in a state."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from odb_nodes.errors import StateError
+from odb_nodes.types import IGNORE_INDEX, Sample
+from odb_nodes.views import digests
+
+Int64s = npt.NDArray[np.int64]
+
+
+def count_loss_tokens(data: Any, length: int) -> int:
+    """Tokens of a sample that carry loss: labels other than -100, or all if it has no labels."""
+    labels = data.get("labels") if isinstance(data, Mapping) else None
+    if labels is None:
+        return length
+    if isinstance(labels, torch.Tensor):
+        return int((labels != IGNORE_INDEX).sum())
+    return int(np.count_nonzero(np.asarray(labels) != IGNORE_INDEX))
+
+
+def mask_labels(sample: Sample) -> Sample:
+    """The sample with every label -100: it runs through the model and adds nothing to the loss."""
+    if not isinstance(sample.data, Mapping) or "labels" not in sample.data:
+        return sample
+    labels = sample.data["labels"]
+    if isinstance(labels, torch.Tensor):
+        masked: Any = torch.full_like(labels, IGNORE_INDEX)
+    elif isinstance(labels, np.ndarray):
+        masked = np.full_like(labels, IGNORE_INDEX)
+    else:
+        masked = [IGNORE_INDEX] * len(labels)
+    return sample._replace(data={**sample.data, "labels": masked})
+
+
+def own_counts(steps: Sequence[Sequence[Sample]]) -> Int64s:
+    """This rank's samples, tokens and loss tokens of every step, ``[T, 3]``."""
+    rows = [
+        (
+            len(samples),
+            sum(sample.length for sample in samples),
+            sum(count_loss_tokens(sample.data, sample.length) for sample in samples),
+        )
+        for samples in steps
+    ]
+    return np.array(rows, np.int64).reshape(len(rows), 3)
+
+
+def step_digests(steps: Sequence[Sequence[Sample]]) -> list[int]:
+    """Digest of the positions of every step, length ``[T]``."""
+    positions = np.array([s.view.position for samples in steps for s in samples], np.int64)
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(digests(positions), dtype=np.uint64)])
+    ends = np.cumsum([0] + [len(samples) for samples in steps])
+    return [int(value) for value in sums[ends[1:]] - sums[ends[:-1]]]
+
+
+class Round:
+    """Steps that are agreed but maybe not delivered; ``at`` is the next to deliver.
+
+    Args:
+        steps: Samples per step, ``[T]`` lists; an empty one is IDLE.
+        refs: What a state says of all these samples, in order: packed positions or contents.
+        totals: Samples, tokens and loss tokens of every step over all ranks, ``[T, 3]``.
+        own: The same of this rank alone.
+    """
+
+    def __init__(
+        self, steps: list[list[Sample]], refs: bytes | list[bytes], own: Int64s, totals: Int64s
+    ) -> None:
+        self.steps = steps
+        self.own = own
+        self.totals = totals
+        self.at = 0
+        self.digests = step_digests(steps)
+        # Flat, so that the state of every step is a few slices of these.
+        self._refs = refs
+        self._sizes = [len(step) for step in steps]
+        self._ends = np.cumsum([0] + self._sizes)
+        self._totals_flat: list[int] = totals.ravel().tolist()
+
+    @property
+    def left(self) -> int:
+        """Steps not delivered yet."""
+        return len(self.steps) - self.at
+
+    def to_state(self) -> dict[str, Any]:
+        """The steps not delivered yet, as plain values."""
+        start, width = int(self._ends[self.at]), 8 if isinstance(self._refs, bytes) else 1
+        return {
+            "refs": self._refs[start * width : int(self._ends[-1]) * width],
+            "sizes": self._sizes[self.at :],
+            "totals": self._totals_flat[3 * self.at :],
+        }
+
+    def pop(self) -> list[Sample]:
+        """Let go of the samples of the next step."""
+        samples, self.steps[self.at] = self.steps[self.at], []
+        self.at += 1
+        return samples
+
+    def cut(self, steps: int) -> int:
+        """Forget the steps from ``steps`` on; returns how many samples they held."""
+        lost = sum(self._sizes[steps:])
+        del self.steps[steps:], self._sizes[steps:], self._totals_flat[3 * steps :]
+        self._ends = self._ends[: steps + 1]
+        return lost
+
+
+def empty_round(refs: bytes | list[bytes]) -> Round:
+    """No steps: a new round must be agreed."""
+    none = np.zeros((0, 3), np.int64)
+    return Round([], refs, none, none)
+
+
+def split_by_sizes(items: Sequence[Any], sizes: Any, what: str) -> list[list[Any]]:
+    """Cut a flat sequence into runs of the given sizes.
+
+    Raises:
+        StateError: The sizes are not natural numbers that add up to its length.
+    """
+    natural = isinstance(sizes, list) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in sizes
+    )
+    if not natural or sum(sizes) != len(items):
+        raise StateError(f"{what} sizes do not add up to the {len(items)} samples listed")
+    ends = np.cumsum([0] + sizes)
+    return [list(items[a:b]) for a, b in pairwise(ends)]
+
+
+def totals_from_state(totals: Any, steps: int) -> Int64s:
+    """The totals of a state's pending steps, ``[T, 3]``.
+
+    Raises:
+        StateError: Not three natural numbers a step.
+    """
+    ok = isinstance(totals, list) and len(totals) == 3 * steps
+    if not ok or not all(isinstance(n, int) and 0 <= n < 1 << 62 for n in totals):
+        raise StateError(
+            f"state 'pending' totals must be 3 integers >= 0 for each of {steps} steps"
+        )
+    return np.array(totals, np.int64).reshape(steps, 3)

@@ -1,0 +1,230 @@
+"""States as plain values: their version, their parts, and what a person wants to know of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from odb_nodes.counters import Counters
+from odb_nodes.drops import DropLog
+from odb_nodes.errors import StateError
+from odb_nodes.views import (
+    Positions,
+    ViewCursor,
+    digest,
+    digest_range,
+    remaining,
+    unpack_positions,
+)
+
+VERSION = 1
+State = dict[str, Any]
+_MASK = (1 << 64) - 1
+
+
+def fresh(value: Any) -> Any:
+    """A copy of a plain value that shares nothing mutable with it."""
+    if isinstance(value, dict):
+        return {key: fresh(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [fresh(item) if isinstance(item, dict | list) else item for item in value]
+    return value
+
+
+def check_version(state: Any) -> None:
+    """Raise ``StateError`` unless this is a state of ``AlignNode`` that this version can read."""
+    if not isinstance(state, dict):
+        raise StateError(f"a state must be a dict, got {type(state).__name__}")
+    if state.get("version") != VERSION:
+        raise StateError(f"state version {state.get('version')!r} is not {VERSION}")
+    for name, kind in (
+        ("settings", dict),
+        ("rank", int),
+        ("world_size", int),
+        ("epoch", int),
+        ("quota_done", int),
+        ("pending", dict),
+        ("source", dict),
+    ):
+        if not isinstance(state.get(name), kind):
+            raise StateError(f"state {name!r} must be {kind.__name__}, got {state.get(name)!r:.80}")
+
+
+def pending_of(state: State) -> State:
+    """The pending round of a state: ``refs``, ``sizes`` and ``totals``."""
+    pending: State = state["pending"]
+    if set(pending) != {"refs", "sizes", "totals"}:
+        raise StateError(f"state 'pending' must hold refs, sizes and totals, got {list(pending)}")
+    return pending
+
+
+def unpend(state: State) -> State:
+    """The same state with its pending steps back in the window, as the oldest samples there."""
+    state = fresh(state)
+    pending = pending_of(state)
+    try:
+        state["source"]["held"] = pending["refs"] + state["source"]["held"]
+    except (KeyError, TypeError):
+        raise StateError("state 'held' and 'pending' are not of one kind") from None
+    empty = pending["refs"][:0]
+    state["pending"] = {"refs": empty, "sizes": [], "totals": []}
+    return state
+
+
+def align_state(state: Any) -> State:
+    """The ``AlignNode`` state inside the state of a whole pipeline.
+
+    Raises:
+        StateError: There is none.
+    """
+    found: list[State] = []
+
+    def keep(inner: State) -> State:
+        found.append(inner)
+        return inner
+
+    replace_align_state(state, keep)
+    return found[0]
+
+
+def replace_align_state(state: Any, change: Callable[[State], State]) -> Any:
+    """The state of a whole pipeline with its ``AlignNode`` state changed."""
+    while isinstance(state, dict):
+        if "version" in state and "pending" in state:
+            check_version(state)
+            return change(state)
+        for key in ("root", "snapshot", "it_state", "source"):
+            if isinstance(state.get(key), dict):
+                return {**state, key: replace_align_state(state[key], change)}
+        break
+    raise StateError("no state of an AlignNode here: was this saved by an ODB pipeline?")
+
+
+def view_part(state: State) -> tuple[ViewCursor, State]:
+    """The view cursor of an ``AlignNode`` state, and the mapper state that holds it."""
+    mapper = state["source"].get("source")
+    view = mapper.get("view") if isinstance(mapper, dict) else None
+    if not isinstance(view, dict):
+        raise StateError(
+            "this state is of a source that cannot rebuild samples (no SampleMapper): it can only "
+            "be loaded by the rank and world size that saved it"
+        )
+    return ViewCursor.from_state(view.get("cursor")), mapper
+
+
+def held_positions(state: State, num_samples: int) -> Positions:
+    """Positions taken from the view but not delivered: held and pending."""
+    held = unpack_positions(state["source"].get("held"), num_samples, "state 'held'")
+    pending = unpack_positions(pending_of(state)["refs"], num_samples, "state 'pending'")
+    return np.concatenate([held, pending])
+
+
+def check_complete(olds: list[State]) -> None:
+    """Raise ``StateError`` unless these are the states of all ranks, by rank, at one moment."""
+    ranks = [state["rank"] for state in olds]
+    world = olds[0]["world_size"]
+    if ranks != list(range(world)):
+        raise StateError(f"need the states of ranks 0 to {world - 1}, each once, got {ranks}")
+    for name, read in (
+        ("world_size", lambda s: s["world_size"]),
+        ("epoch", lambda s: s["epoch"]),
+        ("settings", lambda s: s["settings"]),
+        ("quota_done", lambda s: s["quota_done"]),
+        ("steps", lambda s: Counters.from_state(s["counters"]).steps),
+        ("dataset length", lambda s: view_part(s)[0].num_samples),
+        ("first strided position", lambda s: view_part(s)[0].tail_start),
+        ("seed", lambda s: view_part(s)[1]["view"].get("seed")),
+        ("shuffle", lambda s: view_part(s)[1]["view"].get("shuffle")),
+    ):
+        values = [read(state) for state in olds]
+        if any(value != values[0] for value in values):
+            raise StateError(f"the states are not of one moment: {name} is {values} by rank")
+
+
+def drop_logs(state: State) -> list[DropLog]:
+    """The drop logs of the window and, if it keeps one, of the source."""
+    source = state["source"]
+    logs = [source.get("drops")]
+    if isinstance(source.get("source"), dict) and "drops" in source["source"]:
+        logs.append(source["source"]["drops"])
+    return [DropLog.from_state(log) for log in logs]
+
+
+def count_drops(state: State) -> dict[str, int]:
+    """Dropped samples by reason."""
+    counts: dict[str, int] = {}
+    for log in drop_logs(state):
+        for reason, count in log.counts.items():
+            counts[reason] = counts.get(reason, 0) + count
+    return counts
+
+
+def done_digest(state: State) -> int:
+    """Digest of the positions emitted or dropped so far."""
+    counters = Counters.from_state(state["counters"])
+    dropped = sum(log.digest for log in drop_logs(state))
+    return (counters.digest + counters.before_digest + dropped) & _MASK
+
+
+def describe_state(state: Any) -> dict[str, Any]:
+    """What a person wants to know of a rank's state.
+
+    Returns:
+        ``version, rank, world_size, epoch, num_samples`` (of the epoch, all ranks),
+        ``held`` and ``pending`` (samples), ``remaining`` (samples of this rank neither delivered
+        nor dropped), ``dropped`` (by reason), ``settings``, and all of ``Counters``. For a source
+        that cannot rebuild, ``num_samples`` and ``remaining`` are None: a stream has no end.
+    Raises:
+        StateError: Not a state of ours.
+    """
+    state = align_state(state)
+    pending = sum(pending_of(state)["sizes"])
+    held = state["source"].get("held")
+    num_held = len(held) // 8 if isinstance(held, bytes) else len(held)
+    num_samples = left = None
+    if isinstance(held, bytes):
+        cursor = view_part(state)[0]
+        num_samples = cursor.num_samples
+        left = cursor.size - cursor.taken + num_held + pending
+    return {
+        "version": state["version"],
+        "rank": state["rank"],
+        "world_size": state["world_size"],
+        "epoch": state["epoch"],
+        "num_samples": num_samples,
+        "held": num_held,
+        "pending": pending,
+        "remaining": left,
+        "dropped": count_drops(state),
+        "settings": fresh(state["settings"]),
+        **asdict(Counters.from_state(state["counters"])),
+    }
+
+
+def verify_states(states: Sequence[Any]) -> str:
+    """Check that what all ranks did and what they have left is the epoch, each position once.
+
+    Returns:
+        "exact", or what is wrong.
+    Raises:
+        StateError: States are missing, mixed or damaged.
+    """
+    olds = sorted((align_state(state) for state in states), key=lambda state: int(state["rank"]))
+    check_complete(olds)
+    cursors = [view_part(state)[0] for state in olds]
+    num_samples = cursors[0].num_samples
+    total, count = 0, 0
+    for state in olds:
+        held = held_positions(state, num_samples)
+        total += done_digest(state) + digest(held)
+        count += Counters.from_state(state["counters"]).emitted + len(held)
+        count += sum(count_drops(state).values())
+    for positions in remaining(cursors):
+        total += digest(positions)
+        count += len(positions)
+    if count != num_samples:
+        return f"{count} positions are done or left, the epoch has {num_samples}"
+    if total & _MASK != digest_range(0, num_samples):
+        return "some position is lost and another is there twice"
+    return "exact"

@@ -1,0 +1,103 @@
+"""Records that travel through the pipeline: view, sample, aligned group, step info, batch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+IGNORE_INDEX = -100  # the label value that PyTorch's cross entropy leaves out of the loss
+
+
+class View(NamedTuple):
+    """Identity of one occurrence of a sample.
+
+    Attributes:
+        epoch: Pass over the dataset, from 0.
+        position: Place in the epoch's global order (all ranks), in ``[0, num_samples)``.
+        index: Index into the dataset.
+    """
+
+    epoch: int
+    position: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+
+
+class Sample(NamedTuple):
+    """A realised sample.
+
+    Attributes:
+        view: Which sample this is.
+        data: What the transform returned, e.g. ``{"input_ids": ..., "labels": ...}``.
+        length: Cost in tokens, known only now.
+    """
+
+    view: View
+    data: Mapping[str, Any]
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepInfo:
+    """What one aligned step holds, on this rank and summed over ranks.
+
+    Attributes:
+        step: Steps before this one in the epoch; equal on all ranks.
+        epoch: Pass over the dataset.
+        num_samples: Samples of this rank; 0 when idle.
+        num_tokens: Real tokens of this rank; 0 when idle.
+        num_loss_tokens: Tokens of this rank whose label is not -100.
+        total_num_samples: ``num_samples`` summed over ranks.
+        total_num_tokens: ``num_tokens`` summed over ranks.
+        total_num_loss_tokens: ``num_loss_tokens`` summed over ranks.
+        padded_tokens: ``count * max length`` of this rank's group before any rounding up by the
+            collate; 0 when idle.
+        idle: The batch is a masked filler, here only to keep the ranks in step.
+        views: Identities of the samples, in batch order; empty when idle.
+    """
+
+    step: int
+    epoch: int
+    num_samples: int
+    num_tokens: int
+    num_loss_tokens: int
+    total_num_samples: int
+    total_num_tokens: int
+    total_num_loss_tokens: int
+    padded_tokens: int
+    idle: bool
+    views: tuple[View, ...]
+
+
+class AlignedGroup(NamedTuple):
+    """The samples of one step on one rank, and what the step holds on all of them."""
+
+    samples: Sequence[Sample]
+    info: StepInfo
+
+
+class OdbBatch(NamedTuple):
+    """A collated step. A NamedTuple, so that torchdata's PinMemory pins its tensors."""
+
+    tensors: Any
+    info: StepInfo
+
+
+def token_weight(info: StepInfo, world_size: int) -> float:
+    """Multiplier for this rank's *mean* loss under an averaging gradient reduction (DDP).
+
+    With it, the averaged gradient is the gradient of the global mean over the tokens that carry
+    loss: ``world_size * num_loss_tokens / total_num_loss_tokens``. An idle rank gets 0; multiply
+    its loss all the same, so that its backward pass runs (a mean over no token is NaN: use
+    ``reduction="sum"`` divided by ``max(1, num_loss_tokens)``).
+
+    Args:
+        info: The step's info.
+        world_size: Number of data-parallel ranks.
+    Raises:
+        ValueError: ``world_size`` below 1.
+    Source: arXiv 2606.19989, token-level loss rescaling; weighs by loss tokens, not by length.
+    """
+    if world_size < 1:
+        raise ValueError(f"world_size must be at least 1, got {world_size}")
+    if info.total_num_loss_tokens == 0:
+        return 0.0
+    return world_size * info.num_loss_tokens / info.total_num_loss_tokens
