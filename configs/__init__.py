@@ -1,0 +1,1 @@
+"""Training configurations, chosen by ``--module configs.X --config NAME``."""

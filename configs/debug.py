@@ -1,0 +1,47 @@
+"""What the small configurations have in common."""
+
+from typing import Any
+
+from torchtitan.components.checkpointer import CheckpointManager
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.config import DebugConfig, TrainingConfig
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.protocols.model_spec import ModelSpec
+
+from titan_integration.config import UNLIMITED_STEPS, DataConfig, OdbConfig
+from titan_integration.metrics import OdbMetricsProcessor
+from titan_integration.schedule import SampleLRSchedulers
+from titan_integration.trainer import OdbTrainer
+
+DEBUG_VOCAB = 8192  # tokens, of the tokenizer that tools/corpus.py trains
+
+
+def debug_config(spec: ModelSpec, **changes: Any) -> OdbTrainer.Config:
+    """A run of minutes on two CPU cores: float32, one seed, a checkpoint every 20 steps."""
+    settings: dict[str, Any] = {
+        "model_spec": spec,
+        "hf_assets_path": "outputs/corpus/tokenizer",
+        "dump_folder": "outputs/debug",
+        "data": DataConfig(
+            path=["outputs/corpus/corpus.jsonl"],
+            odb=OdbConfig(token_budget=4096, window=512),
+        ),
+        "loss": CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)),
+        "optimizer": default_adamw(lr=2e-3),
+        "lr_scheduler": SampleLRSchedulers.Config(warmup=0.05),
+        "training": TrainingConfig(
+            local_batch_size=1,
+            seq_len=8192,
+            steps=UNLIMITED_STEPS,
+            disable_cuda_graphs=True,
+            mixed_precision_param="float32",
+        ),
+        "metrics": OdbMetricsProcessor.Config(log_freq=5),
+        "checkpoint": CheckpointManager.Config(
+            enable=True, interval=20, keep_latest_k=2, last_save_model_only=False
+        ),
+        "activation_checkpoint": None,
+        "debug": DebugConfig(seed=0, enable_structured_logging=False),
+    }
+    return OdbTrainer.Config(**{**settings, **changes})

@@ -1,0 +1,80 @@
+"""Llama 3: a small model that trains on two CPU cores, and the full-size fine-tune."""
+
+from functools import partial
+
+from torch import nn
+from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+from torchtitan.models.common.attention import FlexAttention
+from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
+from torchtitan.models.llama3 import config_registry, model_registry
+from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock
+from torchtitan.protocols.model_spec import ModelSpec
+
+from configs.debug import DEBUG_VOCAB, debug_config
+from configs.models import with_dense_flex, with_sdpa
+from titan_integration.adopt import with_odb
+from titan_integration.config import DataConfig, OdbConfig
+from titan_integration.trainer import OdbTrainer
+
+
+def debug_odb() -> OdbTrainer.Config:
+    """3 million parameters; one pass over a slice of the docstring corpus."""
+    return debug_config(with_sdpa(small()))
+
+
+def debug_flex() -> OdbTrainer.Config:
+    """The same with document masks: for the packed layout, and for torchtitan's own batches."""
+    return debug_config(with_dense_flex(small()))
+
+
+def llama3_8b_sft() -> OdbTrainer.Config:
+    """Full fine-tune of Llama 3.1 8B from its Hugging Face weights in ``hf_assets_path``."""
+    config = with_odb(
+        config_registry.llama3_8b(),
+        hf_assets_path="assets/hf/Llama-3.1-8B",
+        data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384)),
+    )
+    config.checkpoint.initial_load_in_hf = True
+    return config
+
+
+def small(num_layers: int = 4, dim: int = 128, num_heads: int = 4) -> ModelSpec:
+    """A Llama 3 of that size with the vocabulary of the docstring corpus."""
+    spec = model_registry("debugmodel")
+    matrix = {"weight": partial(nn.init.trunc_normal_, std=0.02)}
+    head = {"weight": partial(nn.init.trunc_normal_, std=dim**-0.5)}
+    norm = RMSNorm.Config(normalized_shape=dim, param_init={"weight": nn.init.ones_})
+    rope = ComplexRoPE.Config(
+        dim=dim // num_heads, max_seq_len=131072, theta=500000, scaling="llama"
+    )
+    spec.model = Llama3Model.Config(
+        dim=dim,
+        vocab_size=DEBUG_VOCAB,
+        tok_embeddings=Embedding.Config(
+            num_embeddings=DEBUG_VOCAB,
+            embedding_dim=dim,
+            param_init={"weight": partial(nn.init.normal_, std=1.0)},
+        ),
+        norm=norm,
+        lm_head=Linear.Config(in_features=dim, out_features=DEBUG_VOCAB, param_init=head),
+        layers=[
+            Llama3TransformerBlock.Config(
+                attention_norm=norm,
+                ffn_norm=norm,
+                attention=make_gqa_config(
+                    dim=dim,
+                    n_heads=num_heads,
+                    wqkv_param_init=matrix,
+                    wo_param_init=matrix,
+                    inner_attention=FlexAttention.Config(),
+                    fuse_qkv=True,
+                    rope=rope,
+                ),
+                feed_forward=make_ffn_config(
+                    dim=dim, hidden_dim=3 * dim, w1_param_init=matrix, w2w3_param_init=matrix
+                ),
+            )
+            for _ in range(num_layers)
+        ],
+    )
+    return spec

@@ -1,0 +1,41 @@
+"""Changes to torchtitan's model specifications that the configurations here share."""
+
+import dataclasses
+from typing import Any
+
+from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
+from torchtitan.protocols.model_spec import ModelSpec
+
+from titan_integration.dense import DenseFlexAttention
+
+
+def with_vocab(spec: ModelSpec, vocab_size: int) -> ModelSpec:
+    """Give an untrained model another vocabulary size; changes and returns ``spec``."""
+    model: Any = spec.model
+    model.vocab_size = vocab_size
+    model.tok_embeddings = dataclasses.replace(model.tok_embeddings, num_embeddings=vocab_size)
+    model.lm_head = dataclasses.replace(model.lm_head, out_features=vocab_size)
+    return spec
+
+
+def with_layers(spec: ModelSpec, num_layers: int) -> ModelSpec:
+    """Keep the first layers only; changes and returns ``spec``."""
+    model: Any = spec.model
+    model.layers = model.layers[:num_layers]
+    return spec
+
+
+def with_sdpa(spec: ModelSpec) -> ModelSpec:
+    """Causal attention without document masks, on any device: right for padded rows only."""
+    return _with_attention(spec, ScaledDotProductAttention.Config)
+
+
+def with_dense_flex(spec: ModelSpec) -> ModelSpec:
+    """Document masks on any device, slowly: for packed rows on a CPU."""
+    return _with_attention(spec, DenseFlexAttention.Config)
+
+
+def _with_attention(spec: ModelSpec, config: type[Any]) -> ModelSpec:
+    for _, _, parent, name in list(spec.model.traverse(FlexAttention.Config)):
+        setattr(parent, str(name), config())
+    return spec

@@ -1,0 +1,1 @@
+"""torchtitan with online dynamic batching: entry point, data, trainer, schedule, metrics."""

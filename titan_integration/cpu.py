@@ -1,0 +1,54 @@
+"""What torchtitan 0.3 needs to train on a machine without an accelerator (gloo, CPU tensors)."""
+
+import os
+import resource
+
+import torch
+import torch._utils
+
+
+def is_cpu_only() -> bool:
+    """Whether torch finds no accelerator here, so that :func:`patch` is needed."""
+    device_type: str | None = torch._utils._get_available_device_type()
+    return device_type is None
+
+
+def patch() -> None:
+    """Make torchtitan see the device type "cpu". Call before anything imports torchtitan.
+
+    torchtitan binds the device type and module to globals when it is imported, and falls back to
+    "cuda" where torch names no accelerator. It also passes ``current_device()`` on to ``barrier``,
+    which wants an integer, where torch.cpu returns a string.
+    """
+    torch._utils._get_available_device_type = lambda: "cpu"
+    torch.cpu.current_device = lambda: 0  # type: ignore[assignment, return-value]
+
+    from torch.nn.attention.flex_attention import create_block_mask
+    from torchtitan.components import metrics
+    from torchtitan.models.common import attention
+
+    # MetricsProcessor builds its monitor through this module global.
+    metrics.build_device_memory_monitor = CpuMemoryMonitor
+    # Compiling this takes half a minute a process on a CPU; masks are small there.
+    attention._compiled_create_block_mask = create_block_mask
+
+
+class CpuMemoryMonitor:
+    """Peak resident memory of this process, in the shape of torchtitan's device monitor."""
+
+    device_name = "CPU"
+
+    def __init__(self) -> None:
+        pages = os.sysconf("SC_PHYS_PAGES")
+        self.device_capacity_gib = pages * os.sysconf("SC_PAGE_SIZE") / 2**30
+
+    def get_peak_stats(self) -> object:
+        """The process's peak so far; the system offers no way to reset it."""
+        from torchtitan.components.metrics import DeviceMemStats
+
+        peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        percent = 100 * peak_gib / self.device_capacity_gib
+        return DeviceMemStats(peak_gib, percent, peak_gib, percent, 0, 0)
+
+    def reset_peak_stats(self) -> None:
+        """Nothing to reset."""

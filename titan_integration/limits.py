@@ -1,0 +1,128 @@
+"""What torchtitan 0.3 cannot do with batches of changing shape: refused before it starts."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from torchtitan.components.checkpointer import CheckpointManager
+from torchtitan.components.loss import ChunkedLossWrapper
+from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
+from torchtitan.models.common.token_dispatcher import (
+    DeepEPTokenDispatcher,
+    HybridEPTokenDispatcher,
+    MinimalAsyncEPTokenDispatcher,
+)
+from torchtitan.trainer import Trainer
+
+from titan_integration.config import UNLIMITED_STEPS
+from titan_integration.dense import DenseFlexAttention
+from titan_integration.errors import UserError
+from titan_integration.metrics import OdbMetricsProcessor
+from titan_integration.schedule import SampleLRSchedulers
+
+if TYPE_CHECKING:
+    from titan_integration.trainer import OdbTrainer
+
+FLEX_BLOCK = 128  # tokens; flex_attention's kernels work on blocks of them
+BOUNDED_DISPATCHERS = (
+    DeepEPTokenDispatcher.Config,
+    HybridEPTokenDispatcher.Config,
+    MinimalAsyncEPTokenDispatcher.Config,
+)
+
+
+def length_multiple(config: Trainer.Config, wanted: int) -> int:
+    """What every batch length must be a multiple of, in tokens.
+
+    Sequence parallelism splits the length over the TP ranks, the chunked loss into its chunks,
+    and flex attention into blocks.
+    """
+    needs = [max(1, wanted)]
+    if config.parallelism.enable_sequence_parallel:
+        needs.append(config.parallelism.tensor_parallel_degree)
+    if isinstance(config.loss, ChunkedLossWrapper.Config):
+        needs.append(config.loss.num_chunks)
+    if any(type(c) is not DenseFlexAttention.Config for c in _uses(config, FlexAttention.Config)):
+        needs.append(FLEX_BLOCK)
+    return math.lcm(*needs)
+
+
+def check_supported(config: "OdbTrainer.Config") -> None:
+    """Raise UserError, with the remedy, on a configuration that cannot run."""
+    if not config.data.path:
+        return
+    if not config.data.odb.enable:
+        if config.training.steps == UNLIMITED_STEPS:
+            raise UserError(
+                "torchtitan's loader repeats the data without end; set --training.steps"
+            )
+        return
+    _check_parallelism(config)
+    _check_batches(config)
+    _check_components(config)
+
+
+def _check_parallelism(config: "OdbTrainer.Config") -> None:
+    if not config.training.disable_cuda_graphs:
+        raise UserError(
+            "ODB batches change shape, which CUDA graphs cannot replay; "
+            "set --training.disable_cuda_graphs"
+        )
+    for name in ("pipeline_parallel_degree", "context_parallel_degree"):
+        degree = getattr(config.parallelism, name)
+        if degree > 1:
+            raise UserError(
+                f"parallelism.{name} must be 1 with ODB, got {degree}; "
+                f"set --parallelism.{name} 1 or --data.odb.no-enable"
+            )
+
+
+def _check_batches(config: "OdbTrainer.Config") -> None:
+    odb, seq_len = config.data.odb, config.training.seq_len
+    if config.training.local_batch_size != 1:
+        raise UserError(
+            "training.local_batch_size must be 1 with ODB (the token budget sizes a batch), got "
+            f"{config.training.local_batch_size}; accumulate with --training.global_batch_size"
+        )
+    if odb.idle != "emit":
+        raise UserError(
+            f"data.odb.idle must be 'emit' (all ranks run all collectives), got {odb.idle!r}"
+        )
+    multiple = length_multiple(config, odb.pad_to_multiple_of)
+    if seq_len % multiple:
+        raise UserError(
+            f"training.seq_len must be a multiple of {multiple} (what batch lengths are padded "
+            f"to), got {seq_len}; set --training.seq_len {seq_len // multiple * multiple}"
+        )
+    if odb.layout == "packed" and any(_uses(config, ScaledDotProductAttention.Config)):
+        raise UserError(
+            "data.odb.layout 'packed' needs flex or varlen attention (SDPA would attend across "
+            "samples); set --data.odb.layout padded"
+        )
+    shards = config.parallelism.tensor_parallel_degree
+    if any(_uses(config, *BOUNDED_DISPATCHERS)) and odb.token_budget > seq_len // shards:
+        raise UserError(
+            f"data.odb.token_budget must be at most {seq_len // shards} (the expert dispatcher's "
+            f"capacity, training.seq_len / TP), got {odb.token_budget}"
+        )
+
+
+def _check_components(config: "OdbTrainer.Config") -> None:
+    wanted: list[tuple[str, type]] = [
+        ("checkpoint", CheckpointManager.Config),
+        ("metrics", OdbMetricsProcessor.Config),
+        ("lr_scheduler", SampleLRSchedulers.Config),
+    ]
+    for name, kind in wanted:
+        got = type(getattr(config, name))
+        if not issubclass(got, kind):
+            raise UserError(
+                f"{name} must be a {kind.__qualname__} with ODB, got {got.__qualname__}; "
+                "see titan_integration.with_odb"
+            )
+
+
+def _uses(config: Trainer.Config, *kinds: type) -> list[Any]:
+    if config.model_spec is None:
+        return []
+    model = config.model_spec.model
+    return [found for kind in kinds for _, found, _, _ in model.traverse(kind)]
