@@ -7,9 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from torchdata.nodes import BaseNode
 
-from odb_nodes.alignment import POLICIES, Facts, Proposal, Report, plan_steps, step_order
+from odb_nodes.alignment import POLICIES, Proposal, Report, plan_steps, step_order
 from odb_nodes.counters import Counters
 from odb_nodes.errors import CoverageError, PeerFailedError, StateError
+from odb_nodes.exchange import Exchange
 from odb_nodes.grouping_node import GroupingNode
 from odb_nodes.permutation import key64
 from odb_nodes.rounds import (
@@ -21,7 +22,7 @@ from odb_nodes.rounds import (
     totals_from_state,
 )
 from odb_nodes.state import VERSION, check_version, fresh, pending_of, unpend
-from odb_nodes.transport import make_transport
+from odb_nodes.transport import Transport, make_transport
 from odb_nodes.types import AlignedGroup, StepInfo
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         process_group: A gloo group of exactly the data-parallel ranks that nothing else uses;
             None is a world of one.
         join: A pass ends when every view of every rank is emitted, ranks that run out early
-            being IDLE; else as soon as one rank has nothing left (the others' rest is counted as
-            ``closed``).
+            being IDLE; else as soon as one rank has nothing left, without any IDLE step. What the
+            others then still hold is left behind.
         policy: "carry" or "paper", see ``odb_nodes.alignment``.
         steps_per_round: Most steps between two exchanges; default by policy (carry 8, paper as
             many as the window gives).
@@ -89,43 +90,48 @@ class AlignNode(BaseNode[AlignedGroup]):
         if sample_quota is not None and not totals:
             raise ValueError("sample_quota counts over all ranks and needs totals=True")
         self.source = source
-        self.transport = make_transport(process_group, timeout_s)
-        self.failure: BaseException | None = None  # the original of what next() raised
+        self.exchange = Exchange(make_transport(process_group, timeout_s))
         self._policy = POLICIES[policy]
         self._join, self._idle, self._totals = join, idle, totals
         self._steps_per_round = steps_per_round
         self._quota = sample_quota
         self._source_state: dict[str, Any] | None = None  # taken once a round, not once a step
-        self._lock = threading.Lock()  # held while a thread may use the transport
         settings = f"{self._settings()} {join} {sample_quota} {totals}"
         self._settings_key = key64(*settings.encode())
-        self._open = False  # peers expect this rank in further exchanges
         self._start_pass(quota_done=0)
+
+    @property
+    def transport(self) -> Transport:
+        """The collectives in use, with their statistics."""
+        return self.exchange.transport
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         self.leave()
         super().reset(initial_state)
-        self.failure = None
-        if initial_state is None:
-            self.source.reset(None)
-            self._start_pass(quota_done=0)
-        else:
-            self._restore(initial_state)
-        self._open = True
+        self.exchange.begin()
+        try:
+            if initial_state is None:
+                self.source.reset(None)
+                self._start_pass(quota_done=0)
+            else:
+                self._restore(initial_state)
+        except Exception as error:
+            self.exchange.report_failure(error)
+            raise
 
     def next(self) -> AlignedGroup:
-        with self._lock:
-            if self.failure is not None:
-                raise self.failure
+        with self.exchange.lock:
+            if self.exchange.failure is not None:
+                raise self.exchange.failure
             try:
                 return self._next()
             except StopIteration:
-                self._open = False
+                self.exchange.open = False
                 raise
             except BaseException as error:
-                self.failure = self.failure or error
+                self.exchange.failure = self.exchange.failure or error
                 if isinstance(error, PeerFailedError):
-                    self._open = False
+                    self.exchange.open = False
                 raise
 
     def get_state(self) -> dict[str, Any]:
@@ -143,37 +149,24 @@ class AlignNode(BaseNode[AlignedGroup]):
             self.SOURCE_KEY: fresh(self._source_state),
         }
 
-    def fail(self, error: BaseException) -> None:
-        """Tell the other ranks, at their next exchange, that this one failed downstream.
-
-        Does not wait for them; for errors outside ``next``, as in a collate. Harmless if the
-        others know already.
-        """
-        self.failure = self.failure or error
-        if self._open:
-            threading.Thread(target=self._report_failure, args=(error,), daemon=True).start()
-
     def leave(self) -> None:
-        """End the pass before its end: release ranks that wait for this one in an exchange.
+        """End the pass before its end, together with the other ranks, who must do the same.
 
-        Every rank ends a pass in one last exchange in which somebody stops, so all have run the
-        same number of them and the group can be used again.
+        Raises:
+            PeerFailedError: The others did not come within ``timeout_s``.
         """
-        if not self._open:
-            return
-        self.source.interrupted = True  # ends a refill that is under way in another thread
-        self.source.shutdown()
-        with self._lock:
-            if self._open and self.failure is None:
-                self._exchange(Report(stopping=True), "closing")
-            self._open = False
+        if self.exchange.open:
+            self.exchange.leaving = True
+            self.source.interrupted = True  # ends a refill that is under way in another thread
+            self.source.shutdown()
+            self.exchange.leave()
 
     def shutdown(self) -> None:
-        """Close for good: waits at most a few seconds for the peers, ends all workers."""
+        """Close for good: waits a few seconds at most for the other ranks, ends all workers."""
         leaver = threading.Thread(target=self._leave_quietly, daemon=True)
         leaver.start()
         leaver.join(_GOODBYE_S)
-        self._open = False
+        self.exchange.open = False
         self.source.shutdown()
 
     def _leave_quietly(self) -> None:
@@ -207,7 +200,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         """Agree on the next steps. Returns False at the end of the iteration."""
         self._source_state = None
         proposal = self._propose()
-        facts = self._exchange(proposal.report, f"round {self.counters.rounds}")
+        what = f"epoch {self.source.epoch}, round {self.counters.rounds}"
+        facts = self.exchange.round(proposal.report, self._agreement(), what)
         if facts.stopping_rank is not None:
             return False
         steps = plan_steps(facts, self._policy, join=self._join)
@@ -226,52 +220,11 @@ class AlignNode(BaseNode[AlignedGroup]):
         try:
             proposal = self._policy.propose(source.window, source.refill, self._steps_per_round)
         except Exception as error:
-            self.failure = error
+            self.exchange.failure = error
             return Proposal(groups=[], taken=False, report=Report(failed=True))
         if source.interrupted:
             return Proposal(groups=[], taken=False, report=Report(stopping=True))
         return proposal
-
-    def _exchange(self, report: Report, what: str) -> Facts:
-        transport = self.transport
-        maxima = transport.all_max(report.encode(transport.rank, self._agreement()), what)
-        facts = Facts.decode(maxima)
-        if facts.failed_rank is not None:
-            self._open = False
-            self._raise_failure(facts.failed_rank, what)
-        if facts.stopping_rank is not None:
-            self._open = False
-            if not (report.stopping or self.source.interrupted):
-                raise PeerFailedError(
-                    f"{what}: rank {facts.stopping_rank} closed its loader, this rank (rank "
-                    f"{transport.rank}) did not: all ranks must stop after the same step"
-                )
-        elif not facts.agreed:
-            self._open = False
-            raise PeerFailedError(
-                f"{what}: the ranks do not run the same epoch, step or settings; rank "
-                f"{transport.rank} has epoch {self.source.epoch}, step {self.counters.steps}, "
-                f"{self._settings()}"
-            )
-        return facts
-
-    def _raise_failure(self, failed_rank: int, what: str) -> None:
-        own = self.failure
-        cause = ""
-        if failed_rank == self.transport.rank and own is not None:
-            notes = " ".join(getattr(own, "__notes__", [])[:1])
-            cause = f"{type(own).__name__}: {own} {notes}"
-        cause = self.transport.share_text(cause, what)
-        if own is not None:
-            raise own
-        raise PeerFailedError(f"{what}: rank {failed_rank} failed: {cause}")
-
-    def _report_failure(self, error: BaseException) -> None:
-        try:
-            with self._lock:
-                self._exchange(Report(failed=True), "reporting a failure")
-        except BaseException as told:
-            logger.debug("told the other ranks of %r: %r", error, told)
 
     def _settle(self, groups: list[list[int]], steps: int) -> None:
         """Turn this rank's groups into the steps of the round, in the order all ranks share."""
@@ -281,12 +234,12 @@ class AlignNode(BaseNode[AlignedGroup]):
         samples = [list(taken[slot][0]) for slot in order]
         refs = source.join_refs(ref for slot in order for ref in taken[slot][1])
         own = own_counts(samples)
-        totals = self.transport.all_sum(own, "totals") if self._totals else own
+        totals = self.exchange.total(own) if self._totals else own
         round_ = Round(samples, refs, own, totals)
         if self._quota is not None:
             reached = self._quota_done + np.cumsum(totals[:, 0]) >= self._quota
             if reached.any():
-                self.counters.closed += round_.cut(int(reached.argmax()) + 1)
+                source.put_back(round_.cut(int(reached.argmax()) + 1))
         self._set_round(round_)
 
     def _deliver(self) -> AlignedGroup | None:
@@ -321,7 +274,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         """Check the pass; go on with the next one if a quota asks for it."""
         source, counters = self.source, self.counters
         if self._join:
-            self._open = self._quota is not None  # else nobody waits for us any more
+            self.exchange.open = self._quota is not None  # else nobody waits for us any more
             seen = (counters.digest + source.drops_digest()) & _MASK
             if seen != source.expected_digest():
                 raise CoverageError(

@@ -25,7 +25,6 @@ class Counters:
         digest: Sum of the digests of the positions emitted by this rank, modulo 2**64.
         before_digest: Digest of what was emitted or dropped under earlier world sizes; rank 0 holds
             it for all.
-        closed: Samples left behind on this rank by passes that ended early (join=False).
     """
 
     steps: int = 0
@@ -40,7 +39,6 @@ class Counters:
     recirculated: int = 0
     digest: int = 0
     before_digest: int = 0
-    closed: int = 0
 
     def add(self, info: StepInfo, digest: int) -> None:
         """Count one delivered step."""

@@ -122,6 +122,11 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             self._costs.pop(key, None)
         return [self._samples.pop(key) for key in keys], [self._refs.pop(key) for key in keys]
 
+    def put_back(self, samples: Iterable[Sample]) -> None:
+        """Take samples back into the window, as its youngest."""
+        for sample in samples:
+            self._hold(sample)
+
     def join_refs(self, refs: Iterable[Any]) -> Refs:
         """References as they stand in a state: 8 bytes a position, or a list of contents."""
         if self.by_position:

@@ -140,8 +140,9 @@ class _Surface(BaseNode[OdbBatch]):
         except StopIteration:
             raise
         except Exception as error:
-            self._align.fail(error)
-            raise self._align.failure or error from None
+            exchange = self._align.exchange
+            exchange.report_failure(error)
+            raise exchange.failure or error from None
 
     def get_state(self) -> dict[str, Any]:
         return align_state(self.source.state_dict())

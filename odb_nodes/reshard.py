@@ -116,5 +116,4 @@ _SUMMED = (
     "padded_tokens",
     "splits",
     "recirculated",
-    "closed",
 )

@@ -104,9 +104,9 @@ class Round:
         self.at += 1
         return samples
 
-    def cut(self, steps: int) -> int:
-        """Forget the steps from ``steps`` on; returns how many samples they held."""
-        lost = sum(self._sizes[steps:])
+    def cut(self, steps: int) -> list[Sample]:
+        """Forget the steps from ``steps`` on; returns the samples they held."""
+        lost = [sample for step in self.steps[steps:] for sample in step]
         del self.steps[steps:], self._sizes[steps:], self._totals_flat[3 * steps :]
         self._ends = self._ends[: steps + 1]
         return lost

@@ -53,13 +53,13 @@ def _quiet_in_forked_child() -> None:
 
     Their ``__del__`` asks for worker processes that only the parent may wait for.
     """
-    shutdown = _ParallelMapperIter.__del__
+    original: Any = _ParallelMapperIter.__del__
 
     def quiet(self: Any) -> None:
         with contextlib.suppress(AssertionError):
-            shutdown(self)
+            original(self)
 
-    _ParallelMapperIter.__del__ = quiet
+    setattr(_ParallelMapperIter, "__del__", quiet)  # noqa: B010  # mypy: methods are final
 
 
 os.register_at_fork(after_in_child=_quiet_in_forked_child)
