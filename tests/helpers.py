@@ -1,0 +1,212 @@
+"""Small data, worlds of ranks in threads, and worlds of ranks in processes with a watchdog."""
+
+import multiprocessing
+import queue
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from odb_nodes.transport import ExchangeStats, Int64s
+
+SKEWED = (3, 200, 7, 31, 90, 4, 4, 150, 12, 60)  # lengths that no two ranks share evenly
+
+
+class Tokens:
+    """A map-style dataset: sample i is ``lengths[i]`` tokens of value i, every third masked."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = list(lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        ids = np.full(self.lengths[index], index)
+        labels = np.where(np.arange(len(ids)) % 3 == 0, -100, ids)
+        return {"input_ids": ids, "labels": labels}
+
+
+def random_lengths(count: int, seed: int = 0, longest: int = 120) -> list[int]:
+    """Heavy-tailed lengths between 1 and ``longest``."""
+    values = np.random.default_rng(seed).lognormal(2.5, 1.0, count)
+    return [int(value) for value in np.clip(values, 1, longest)]
+
+
+def positions(batches: Sequence[Any]) -> list[int]:
+    """Positions of all samples in batches, in order of delivery."""
+    return [view.position for batch in batches for view in batch.info.views]
+
+
+def same_batches(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Infos and tensors are equal, bit by bit."""
+    if [batch.info for batch in left] != [batch.info for batch in right]:
+        return False
+    return all(
+        a.tensors.keys() == b.tensors.keys()
+        and all(a.tensors[key].equal(b.tensors[key]) for key in a.tensors)
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+class ThreadTransport:
+    """A rank of a world inside one process: real collectives, by a barrier between threads."""
+
+    def __init__(self, world: "ThreadWorld", rank: int) -> None:
+        self._world = world
+        self.rank = rank
+        self.world_size = world.size
+        self.stats = ExchangeStats()
+        self.calls: list[str] = []
+
+    def all_max(self, values: list[int], what: str) -> list[int]:
+        self.stats.rounds += 1
+        return [max(column) for column in zip(*self._gather(values, "max"), strict=True)]
+
+    def all_sum(self, values: Int64s, what: str) -> Int64s:
+        return np.sum(self._gather(values, f"sum{values.shape}"), axis=0)
+
+    def share_text(self, text: str, what: str) -> str:
+        return max(self._gather(text, "text"))
+
+    def _gather(self, value: Any, kind: str) -> list[Any]:
+        self.calls.append(kind)
+        return self._world.gather(self.rank, (kind, value))
+
+
+class ThreadWorld:
+    """Runs one function per rank in threads; ``transports[rank]`` goes to its loader."""
+
+    def __init__(self, size: int, timeout_s: float = 60.0) -> None:
+        self.size = size
+        self.timeout_s = timeout_s
+        self.transports = [ThreadTransport(self, rank) for rank in range(size)]
+        self._slots: list[Any] = [None] * size
+        self._barrier = threading.Barrier(size)
+
+    def gather(self, rank: int, value: Any) -> list[Any]:
+        """Everybody's value; raises if the ranks are not in the same collective."""
+        self._slots[rank] = value
+        self._barrier.wait(self.timeout_s)
+        slots = list(self._slots)
+        self._barrier.wait(self.timeout_s)
+        kinds = {kind for kind, _ in slots}
+        if len(kinds) != 1:
+            raise RuntimeError(f"ranks are in different collectives: {slots}")
+        return [value for _, value in slots]
+
+    def run(self, work: Callable[[int, ThreadTransport], Any]) -> list[Any]:
+        """``work(rank, transport)`` on every rank; raises the first error of any."""
+        results: list[Any] = [None] * self.size
+        errors: list[BaseException] = []
+
+        def body(rank: int) -> None:
+            try:
+                results[rank] = work(rank, self.transports[rank])
+            except BaseException as error:
+                errors.append(error)
+                self._barrier.abort()
+
+        threads = [threading.Thread(target=body, args=(r,), daemon=True) for r in range(self.size)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + self.timeout_s
+        for rank, thread in enumerate(threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            assert not thread.is_alive(), f"rank {rank} hangs"
+        if errors:
+            real = [e for e in errors if not isinstance(e, threading.BrokenBarrierError)]
+            raise (real or errors)[0]
+        return results
+
+
+def _rank_main(
+    work: Callable[..., Any], rank: int, size: int, folder: str, results: Any, args: tuple[Any, ...]
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test ends its ranks itself
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/rendezvous",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=60),
+        )
+        results.put((rank, True, work(rank, size, *args)))
+        dist.destroy_process_group()
+    except BaseException:
+        results.put((rank, False, traceback.format_exc()))
+        raise
+
+
+def run_ranks(
+    work: Callable[..., Any],
+    size: int,
+    *args: Any,
+    timeout_s: float = 120.0,
+    may_die: Sequence[int] = (),
+) -> list[Any]:
+    """``work(rank, size, *args)`` in one process per rank, in a real gloo world.
+
+    Args:
+        work: A module-level function; its result must pickle.
+        may_die: Ranks that may end without a result (killed ones); theirs is None.
+    Raises:
+        AssertionError: A rank failed (with its traceback), or hangs (it is named, then killed).
+    """
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            context.Process(
+                target=_rank_main, args=(work, rank, size, folder, results, args), daemon=False
+            )
+            for rank in range(size)
+        ]
+        for process in ranks:
+            process.start()
+        try:
+            return _collect(ranks, results, timeout_s, set(may_die))
+        finally:
+            for process in ranks:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+
+
+def _collect(ranks: list[Any], results: Any, timeout_s: float, may_die: set[int]) -> list[Any]:
+    found: dict[int, Any] = {}
+    failures: dict[int, str] = {}
+    deadline = time.monotonic() + timeout_s
+    while len(found) + len(failures) < len(ranks):
+        try:
+            rank, ok, value = results.get(timeout=0.2)
+            (found if ok else failures)[rank] = value
+        except queue.Empty:
+            missing = [r for r in range(len(ranks)) if r not in found and r not in failures]
+            dead = [r for r in missing if ranks[r].exitcode is not None]
+            if set(missing) <= may_die and len(dead) == len(missing):
+                break
+            lost = [r for r in dead if r not in may_die and results.empty()]
+            assert not lost, f"rank {lost} died with exit code {ranks[lost[0]].exitcode}"
+            assert time.monotonic() < deadline, f"rank {missing} hangs after {timeout_s} s"
+    assert not failures, "\n".join(f"rank {r} failed:\n{text}" for r, text in failures.items())
+    return [found.get(rank) for rank in range(len(ranks))]
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of all living descendants."""
+    tasks = Path(f"/proc/{pid}/task")
+    found: list[int] = []
+    for task in tasks.iterdir() if tasks.exists() else []:
+        for child in (task / "children").read_text().split():
+            found += [int(child), *children_of(int(child))]
+    return found
