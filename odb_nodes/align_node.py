@@ -230,12 +230,12 @@ class AlignNode(BaseNode[AlignedGroup]):
         """Turn this rank's groups into the steps of the round, in the order all ranks share."""
         source = self.source
         order = step_order(steps, self.source.epoch, self.counters.steps)
-        taken = [source.take(group) for group in groups] + [([], [])] * (steps - len(groups))
-        samples = [list(taken[slot][0]) for slot in order]
-        refs = source.join_refs(ref for slot in order for ref in taken[slot][1])
-        own = own_counts(samples)
+        taken = [source.take(group) for group in groups] + [[] for _ in range(steps - len(groups))]
+        helds = [taken[slot] for slot in order]
+        own = own_counts(helds)
         totals = self.exchange.total(own) if self._totals else own
-        round_ = Round(samples, refs, own, totals)
+        refs = source.join_refs(held for step in helds for held in step)
+        round_ = Round(helds, refs, own, totals)
         if self._quota is not None:
             reached = self._quota_done + np.cumsum(totals[:, 0]) >= self._quota
             if reached.any():
@@ -247,7 +247,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         round_, source = self._round, self.source
         if self._source_state is None:
             self._source_state = source.state_dict()
-        at, samples = round_.at, round_.steps[round_.at]
+        at = round_.at
+        samples = [held.sample for held in round_.steps[at]]
         num_samples, tokens, loss_tokens = (int(n) for n in round_.own[at])
         total_samples, total_tokens, total_loss_tokens = (int(n) for n in round_.totals[at])
         info = StepInfo(
@@ -327,7 +328,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         pending = pending_of(state)
         self.source.reset(state[self.SOURCE_KEY])
         samples = self.source.restore_samples(pending["refs"], "state 'pending'")
-        steps = split_by_sizes(samples, pending["sizes"], "pending")
+        helds = [self.source.hold(sample) for sample in samples]
+        steps = split_by_sizes(helds, pending["sizes"], "pending")
         totals = totals_from_state(pending["totals"], len(steps))
         self._start_pass(quota_done=int(state["quota_done"]))
         self.counters = counters

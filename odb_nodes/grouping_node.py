@@ -13,12 +13,13 @@ from odb_nodes.drops import DropLog
 from odb_nodes.errors import SampleError, StateError
 from odb_nodes.grouping import Window, make_key
 from odb_nodes.realise import checked_length, default_length
+from odb_nodes.rounds import Held, count_loss_tokens
 from odb_nodes.torchdata_compat import stop
 from odb_nodes.types import Sample, View
 from odb_nodes.views import digest_range, pack_positions, unpack_positions
 
 logger = logging.getLogger(__name__)
-Refs = bytes | list[bytes]  # held samples: packed positions, or packed contents
+Refs = bytes | list[bytes]  # held samples in a state: packed positions, or packed contents
 
 
 class GroupingNode(BaseNode[list[list[Sample]]]):
@@ -72,8 +73,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self._overlong = overlong
         self.interrupted = False  # set by AlignNode to end a refill early
         self._exhausted = False
-        self._filler: Sample | None = None
-        self._filler_ref: int | bytes | None = None
+        self._filler: Held | None = None
         self._clear()
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
@@ -90,16 +90,16 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         if not groups:
             raise StopIteration
         self.window.remove(key for group in groups for key in group)
-        return [self.take(group)[0] for group in groups]
+        return [[held.sample for held in self.take(group)] for group in groups]
 
     def get_state(self) -> dict[str, Any]:
         return {
             self.SOURCE_KEY: self.source.state_dict(),
-            self.HELD_KEY: self.join_refs(self._refs.values()),
+            self.HELD_KEY: self.join_refs(self._held.values()),
             self.DROPS_KEY: self.drops.to_state(),
             self.ARRIVED_KEY: self._arrived,
             self.OVERLONG_KEY: self.num_overlong,
-            self.FILLER_KEY: self.join_refs([self._filler_ref]) if self._filler else None,
+            self.FILLER_KEY: self.join_refs([self._filler]) if self._filler else None,
         }
 
     def refill(self, window: Window | None = None) -> bool:
@@ -116,22 +116,27 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             self._admit(item)
         return True
 
-    def take(self, keys: Sequence[int]) -> tuple[list[Sample], list[Any]]:
-        """Hand out samples that the window let go, and what a state says of them."""
+    def take(self, keys: Sequence[int]) -> list[Held]:
+        """Hand out samples that the window let go."""
         for key in keys:
             self._costs.pop(key, None)
-        return [self._samples.pop(key) for key in keys], [self._refs.pop(key) for key in keys]
+        return [self._held.pop(key) for key in keys]
 
-    def put_back(self, samples: Iterable[Sample]) -> None:
+    def put_back(self, helds: Iterable[Held]) -> None:
         """Take samples back into the window, as its youngest."""
-        for sample in samples:
-            self._hold(sample)
+        for held in helds:
+            self._add(held)
 
-    def join_refs(self, refs: Iterable[Any]) -> Refs:
-        """References as they stand in a state: 8 bytes a position, or a list of contents."""
+    def hold(self, sample: Sample) -> Held:
+        """What is kept beside a sample while it is held; all that can fail of it, fails here."""
+        ref = sample.view.position if self.by_position else pack_sample(sample)
+        return Held(sample, ref, count_loss_tokens(sample.data, sample.length))
+
+    def join_refs(self, helds: Iterable[Held]) -> Refs:
+        """Held samples as they stand in a state: 8 bytes a position, or a list of contents."""
         if self.by_position:
-            return pack_positions(np.fromiter(refs, np.int64))
-        return list(refs)
+            return pack_positions(np.fromiter((held.ref for held in helds), np.int64))
+        return [held.ref for held in helds]
 
     def restore_samples(self, refs: Any, what: str) -> list[Sample]:
         """The samples behind the references of a state, in order.
@@ -161,7 +166,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
                 "an idle step needs a sample to mask and this rank has seen none: give every rank "
                 'data, or use idle="skip"'
             )
-        return self._filler
+        return self._filler.sample
 
     def expected_digest(self) -> int:
         """Digest of the positions that this epoch must emit or drop on this rank."""
@@ -199,15 +204,14 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
     def _clear(self) -> None:
         self._costs: dict[int, tuple[int, ...]] = {}
         self.window = Window(self.budget, self._costs)
-        self._samples: dict[int, Sample] = {}  # in order of arrival, as all dicts here
-        self._refs: dict[int, Any] = {}
+        self._held: dict[int, Held] = {}  # by key, in order of arrival
         self._age = 0
         self._arrived = 0
         self._exhausted = False
         self.interrupted = False
         self.num_overlong = 0
         self.drops = DropLog()
-        self._filler, self._filler_ref = None, None
+        self._filler = None
 
     def _admit(self, item: Any) -> None:
         if isinstance(item, Sample):
@@ -219,7 +223,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         if sample.length == 0:
             self.drops.add(sample.view, "empty")
         elif sample.length <= self.budget.max_tokens or self._keep_overlong(sample):
-            self._hold(sample)
+            self._add(self.hold(sample))
 
     def _keep_overlong(self, sample: Sample) -> bool:
         told = f"dataset[{sample.view.index}] has {sample.length} tokens, over the budget of "
@@ -234,16 +238,15 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.num_overlong += 1
         return True
 
-    def _hold(self, sample: Sample) -> None:
-        ref = sample.view.position if self.by_position else pack_sample(sample)
-        if self._filler is None or sample.length < self._filler.length:
-            self._filler, self._filler_ref = sample, ref
+    def _add(self, held: Held) -> None:
+        sample = held.sample
+        if self._filler is None or sample.length < self._filler.sample.length:
+            self._filler = held
         key = make_key(sample.length, self._age)
         self._age += 1
         if self.budget.extra:
             self._costs[key] = self.budget.costs(sample.data)
-        self._samples[key] = sample
-        self._refs[key] = ref
+        self._held[key] = held
         self.window.add(key)
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -256,20 +259,17 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         filler = state.get(self.FILLER_KEY)
         self._clear()
         if filler is not None:
-            self._filler = self.restore_samples(filler, "state 'filler'")[0]
-            self._filler_ref = (
-                self._filler.view.position if self.by_position else pack_sample(self._filler)
-            )
-        for sample in held:
-            self._hold(sample)
+            self._filler = self.hold(self.restore_samples(filler, "state 'filler'")[0])
+        self.put_back(map(self.hold, held))
         self.drops, self._arrived, self.num_overlong = drops, arrived, overlong
 
-    def _any_sample(self) -> Sample | None:
+    def _any_sample(self) -> Held | None:
         """The first sample of the epoch that is not dropped, for a rank with an empty share."""
         source: Any = self.source
         for position in range(min(source.view.num_samples, 64)):
             try:
-                return self.restore_samples(pack_positions(np.array([position])), "filler")[0]
+                refs = pack_positions(np.array([position]))
+                return self.hold(self.restore_samples(refs, "filler")[0])
             except StateError:
                 continue
         return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,20 @@ from odb_nodes.types import IGNORE_INDEX, Sample
 from odb_nodes.views import digests
 
 Int64s = npt.NDArray[np.int64]
+
+
+class Held(NamedTuple):
+    """A sample between its arrival and its delivery.
+
+    Attributes:
+        sample: The sample.
+        ref: What a state says of it: its position, or its packed content.
+        loss_tokens: Its tokens that carry loss.
+    """
+
+    sample: Sample
+    ref: Any
+    loss_tokens: int
 
 
 def count_loss_tokens(data: Any, length: int) -> int:
@@ -39,24 +53,24 @@ def mask_labels(sample: Sample) -> Sample:
     return sample._replace(data={**sample.data, "labels": masked})
 
 
-def own_counts(steps: Sequence[Sequence[Sample]]) -> Int64s:
+def own_counts(steps: Sequence[Sequence[Held]]) -> Int64s:
     """This rank's samples, tokens and loss tokens of every step, ``[T, 3]``."""
     rows = [
         (
-            len(samples),
-            sum(sample.length for sample in samples),
-            sum(count_loss_tokens(sample.data, sample.length) for sample in samples),
+            len(helds),
+            sum([held.sample.length for held in helds]),
+            sum([held.loss_tokens for held in helds]),
         )
-        for samples in steps
+        for helds in steps
     ]
     return np.array(rows, np.int64).reshape(len(rows), 3)
 
 
-def step_digests(steps: Sequence[Sequence[Sample]]) -> list[int]:
+def step_digests(steps: Sequence[Sequence[Held]]) -> list[int]:
     """Digest of the positions of every step, length ``[T]``."""
-    positions = np.array([s.view.position for samples in steps for s in samples], np.int64)
+    positions = np.array([h.sample.view.position for helds in steps for h in helds], np.int64)
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(digests(positions), dtype=np.uint64)])
-    ends = np.cumsum([0] + [len(samples) for samples in steps])
+    ends = np.cumsum([0] + [len(helds) for helds in steps])
     return [int(value) for value in sums[ends[1:]] - sums[ends[:-1]]]
 
 
@@ -71,7 +85,7 @@ class Round:
     """
 
     def __init__(
-        self, steps: list[list[Sample]], refs: bytes | list[bytes], own: Int64s, totals: Int64s
+        self, steps: list[list[Held]], refs: bytes | list[bytes], own: Int64s, totals: Int64s
     ) -> None:
         self.steps = steps
         self.own = own
@@ -98,15 +112,14 @@ class Round:
             "totals": self._totals_flat[3 * self.at :],
         }
 
-    def pop(self) -> list[Sample]:
-        """Let go of the samples of the next step."""
-        samples, self.steps[self.at] = self.steps[self.at], []
+    def pop(self) -> None:
+        """Let go of the samples of the next step: it is delivered."""
+        self.steps[self.at] = []
         self.at += 1
-        return samples
 
-    def cut(self, steps: int) -> list[Sample]:
+    def cut(self, steps: int) -> list[Held]:
         """Forget the steps from ``steps`` on; returns the samples they held."""
-        lost = [sample for step in self.steps[steps:] for sample in step]
+        lost = [held for step in self.steps[steps:] for held in step]
         del self.steps[steps:], self._sizes[steps:], self._totals_flat[3 * steps :]
         self._ends = self._ends[: steps + 1]
         return lost
