@@ -78,6 +78,8 @@ class OdbLoader(Loader[OdbBatch]):
         """Resume here at the next ``iter()``; the state must be of this rank and world size."""
         state = {"root": align_state(state_dict), "num_yielded": 0}
         super().load_state_dict(state)
+        # Torchdata's next iter() would be the one it made for an earlier state_dict(), unloaded.
+        self._iter_for_state_dict = False
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch of the next ``iter()``, unless a state is loaded: that knows its own."""
