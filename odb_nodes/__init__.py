@@ -4,13 +4,20 @@ from odb_nodes.align_node import AlignNode
 from odb_nodes.blob import pack_states, unpack_states
 from odb_nodes.budget import Limit, TokenBudget
 from odb_nodes.collate import PadCollate
-from odb_nodes.errors import CoverageError, PeerFailedError, SampleError, StateError
+from odb_nodes.errors import (
+    CoverageError,
+    PeerFailedError,
+    SampleError,
+    StateError,
+    WorkerDiedError,
+)
 from odb_nodes.grouping_node import GroupingNode
 from odb_nodes.loader import OdbLoader, odb_loader
 from odb_nodes.mapper import SampleMapper
 from odb_nodes.reshard import reshard_states
 from odb_nodes.sampler_view import SamplerView
 from odb_nodes.state import describe_state, verify_states
+from odb_nodes.stream_view import StreamView
 from odb_nodes.types import (
     AlignedGroup,
     OdbBatch,
@@ -36,8 +43,10 @@ __all__ = [
     "SamplerView",
     "StateError",
     "StepInfo",
+    "StreamView",
     "TokenBudget",
     "View",
+    "WorkerDiedError",
     "describe_state",
     "odb_loader",
     "pack_states",

@@ -15,3 +15,7 @@ class CoverageError(RuntimeError):
 
 class PeerFailedError(RuntimeError):
     """Another rank failed, left, or did not answer in time."""
+
+
+class WorkerDiedError(RuntimeError):
+    """A worker process that runs dataset and transform is gone: killed, or out of memory."""

@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from torchdata.nodes import BaseNode, ParallelMapper, Prefetcher
+from torchdata.nodes import BaseNode, Prefetcher
 
 from odb_nodes.drops import DropLog
 from odb_nodes.errors import StateError
 from odb_nodes.realise import IndexedDataset, Outcome, Realise, default_length, to_sample
 from odb_nodes.sampler_view import SamplerView
-from odb_nodes.torchdata_compat import stop
+from odb_nodes.schema import check_mapper_state
+from odb_nodes.torchdata_compat import WatchedMapper, stop
 from odb_nodes.types import Sample, View
 from odb_nodes.views import Positions
 
@@ -113,9 +114,9 @@ class SampleMapper(BaseNode[Sample]):
             self.view.reset(None)
             self.drops = DropLog()
         else:
-            drops = DropLog.from_state(initial_state.get(self.DROPS_KEY))
-            self.view.reset(initial_state.get(self.VIEW_KEY) or {})
-            self.drops = drops
+            state = check_mapper_state(initial_state)
+            self.view.reset(state[self.VIEW_KEY])
+            self.drops = DropLog.from_state(state[self.DROPS_KEY])
         self._cursor = self.view.cursor
         self._taken = self._cursor.taken
         self._ready: Iterator[Outcome] = iter(())
@@ -140,7 +141,7 @@ class SampleMapper(BaseNode[Sample]):
                     self.drops.add(outcome.view, "filtered")
                 else:
                     return to_sample(outcome, self._portable)
-            self._ready = iter(next(source))
+            self._ready = iter(self._next_chunk(source))
 
     def get_state(self) -> dict[str, Any]:
         return {
@@ -161,7 +162,7 @@ class SampleMapper(BaseNode[Sample]):
         """
         size = self._chunk
         chunks = [list(views[i : i + size]) for i in range(0, len(views), size)]
-        pool = ParallelMapper(_Chunks(iter(chunks)), **self._workers)
+        pool = WatchedMapper(_Chunks(iter(chunks)), **self._workers)
         samples: list[Sample] = []
         started = shown = time.monotonic()
         try:
@@ -182,15 +183,25 @@ class SampleMapper(BaseNode[Sample]):
             stop(self._source)
             self._source = None
 
+    def _next_chunk(self, source: BaseNode[list[Outcome]]) -> list[Outcome]:
+        try:
+            return next(source)
+        except StopIteration:
+            raise
+        except Exception as error:  # from the read-ahead thread it comes as text in a new one
+            self._error = self._pool.died or error
+            raise self._error from None
+
     def _open(self) -> BaseNode[list[Outcome]]:
         """A new chain for each pass: a straggler of the last one must not read our views."""
-        source: BaseNode[list[Outcome]] = ParallelMapper(
+        pool: WatchedMapper[list[Outcome]] = WatchedMapper(
             _Chunks(self.view.chunks(self._chunk)), **self._workers
         )
-        if self._read_ahead:
-            depth = max(1, self._read_ahead // self._chunk)
-            source = Prefetcher(source, prefetch_factor=depth, snapshot_frequency=0)
-        return source
+        self._pool = pool
+        if not self._read_ahead:
+            return pool
+        depth = max(1, self._read_ahead // self._chunk)
+        return Prefetcher(pool, prefetch_factor=depth, snapshot_frequency=0)
 
     def _rebuilt(self, outcome: Outcome) -> Sample:
         if outcome.error is not None:

@@ -1,10 +1,69 @@
-"""Ending torchdata's background iterators, for which torchdata 0.11 has no public way."""
+"""What torchdata 0.11 lacks: an end for its background iterators, and a look at its workers."""
 
 import contextlib
 import os
-from typing import Any
+import queue
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
+from torchdata.nodes import ParallelMapper
 from torchdata.nodes.map import _ParallelMapperIter
+
+from odb_nodes.errors import WorkerDiedError
+
+T = TypeVar("T")
+
+
+class WatchedMapper(ParallelMapper[T]):
+    """A ``ParallelMapper`` that notices dead worker processes; torchdata's waits for ever.
+
+    Attributes:
+        died: What ``next`` raised when a worker was gone, for consumers in another thread.
+    """
+
+    died: WorkerDiedError | None = None
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        super().reset(initial_state)
+        it: Any = self._it
+        it = it._it
+        if self.method == "process" and self.num_workers:
+            it._out_q = _WatchedQueue(it._out_q, it._workers)
+
+    def next(self) -> T:
+        try:
+            item: T = super().next()
+            return item
+        except WorkerDiedError as error:
+            self.died = error
+            raise
+
+
+class _WatchedQueue:
+    """A queue that looks after the worker processes whenever a ``get`` times out."""
+
+    def __init__(self, results: Any, workers: Sequence[Any]) -> None:
+        self._results = results
+        self._workers = workers
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        try:
+            return self._results.get(block, timeout)
+        except queue.Empty:
+            for worker in self._workers:
+                if worker.exitcode is not None:
+                    raise WorkerDiedError(_epitaph(worker)) from None
+            raise
+
+
+def _epitaph(worker: Any) -> str:
+    how = f"ended with exit code {worker.exitcode}"
+    if worker.exitcode < 0:
+        how = f"was killed by signal {-worker.exitcode}"
+    return (
+        f"worker process {worker.pid}, which runs dataset and transform, {how}: if the machine is "
+        "short of memory, use fewer workers or smaller samples"
+    )
 
 
 def iterators(node: Any) -> list[Any]:
@@ -31,6 +90,9 @@ def stop(node: Any) -> None:
             if worker.is_alive() and hasattr(worker, "terminate"):
                 worker.terminate()
                 worker.join()
+        if hasattr(getattr(it, "_in_q", None), "cancel_join_thread"):
+            it._in_q.cancel_join_thread()  # nobody reads it any more: do not wait for that
+            it._in_q.close()
 
 
 def abandon(node: Any) -> None:
