@@ -17,6 +17,7 @@ from odb_nodes.mapper import SampleMapper
 from odb_nodes.reshard import reshard_states
 from odb_nodes.sampler_view import SamplerView
 from odb_nodes.state import describe_state, verify_states
+from odb_nodes.stream_view import StreamView
 from odb_nodes.types import (
     AlignedGroup,
     OdbBatch,
@@ -42,6 +43,7 @@ __all__ = [
     "SamplerView",
     "StateError",
     "StepInfo",
+    "StreamView",
     "TokenBudget",
     "View",
     "WorkerDiedError",

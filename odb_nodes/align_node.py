@@ -21,7 +21,8 @@ from odb_nodes.rounds import (
     split_by_sizes,
     totals_from_state,
 )
-from odb_nodes.state import VERSION, check_version, fresh, pending_of, unpend
+from odb_nodes.schema import VERSION, check_state
+from odb_nodes.state import fresh, unpend
 from odb_nodes.transport import Transport, make_transport
 from odb_nodes.types import AlignedGroup, StepInfo
 
@@ -305,18 +306,18 @@ class AlignNode(BaseNode[AlignedGroup]):
     # State
 
     def _restore(self, state: dict[str, Any]) -> None:
-        check_version(state)
+        state = fresh(check_state(state))
         for name, here in (
             ("world_size", self.transport.world_size),
             ("rank", self.transport.rank),
         ):
-            if state.get(name) != here:
+            if state[name] != here:
                 raise StateError(
-                    f"state is of {name} {state.get(name)}, this run has {here}: give each rank "
+                    f"state is of {name} {state[name]}, this run has {here}: give each rank "
                     "its own state, after reshard_states for another world size"
                 )
         settings = self._settings()
-        if state.get("settings") != settings:
+        if state["settings"] != settings:
             state = unpend(state)
             logger.warning(
                 "settings changed since the state was saved, from %s to %s: no sample is lost or "
@@ -324,13 +325,11 @@ class AlignNode(BaseNode[AlignedGroup]):
                 state["settings"],
                 settings,
             )
-        counters = Counters.from_state(state.get("counters"))
-        pending = pending_of(state)
+        pending = state["pending"]
         self.source.reset(state[self.SOURCE_KEY])
-        samples = self.source.restore_samples(pending["refs"], "state 'pending'")
-        helds = [self.source.hold(sample) for sample in samples]
+        helds = self.source.restore(pending["refs"], "state 'pending'")
         steps = split_by_sizes(helds, pending["sizes"], "pending")
         totals = totals_from_state(pending["totals"], len(steps))
-        self._start_pass(quota_done=int(state["quota_done"]))
-        self.counters = counters
+        self._start_pass(quota_done=state["quota_done"])
+        self.counters = Counters.from_state(state["counters"])
         self._set_round(Round(steps, pending["refs"], own_counts(steps), totals))

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 
 from odb_nodes.errors import SampleError, StateError
 from odb_nodes.types import Sample, View
+from odb_nodes.views import natural
 
 _META = "odb"  # the one metadata entry of the safetensors container
 _TENSOR, _ARRAY, _BYTES, _TUPLE = "$tensor", "$array", "$bytes", "$tuple"
+_NUMBERS = ("epoch", "position", "index", "length")
 _TAGS = {_TENSOR, _ARRAY, _BYTES, _TUPLE}
 
 
@@ -42,11 +43,16 @@ def unpack_sample(blob: Any) -> Sample:
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
         meta = json.loads(header["__metadata__"][_META])
         tensors = safetensors.torch.load(blob)
-        epoch, position, index = map(int, meta["view"])
         data = _from_json(meta["data"], tensors)
-        return Sample(View(epoch, position, index), data, int(meta["length"]))
-    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        raise StateError(f"a packed sample in the state is damaged: {error!r}") from None
+        epoch, position, index, length = (
+            natural({name: value}, name, "a packed sample's")
+            for name, value in zip(_NUMBERS, [*meta["view"], meta["length"]], strict=True)
+        )
+        if tensors:
+            raise StateError(f"{len(tensors)} tensors of it are not used")
+        return Sample(View(epoch, position, index), data, length)
+    except Exception as error:  # whatever damage makes the parsers trip over
+        raise StateError(f"a packed sample in the state is damaged: {error!r:.200}") from None
 
 
 def _to_json(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
@@ -87,9 +93,9 @@ def _from_json(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if not isinstance(value, dict):
         return value
     if _TENSOR in value:
-        return tensors[value[_TENSOR]]
+        return tensors.pop(value[_TENSOR])
     if _ARRAY in value:
-        array = tensors[value[_ARRAY]].numpy()
+        array = tensors.pop(value[_ARRAY]).numpy()
         return array[()] if value["scalar"] else array
     if _BYTES in value:
         return base64.b64decode(value[_BYTES], validate=True)

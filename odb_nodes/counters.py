@@ -5,6 +5,7 @@ from typing import Any
 
 from odb_nodes.errors import StateError
 from odb_nodes.types import StepInfo
+from odb_nodes.views import natural
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,7 +66,9 @@ class Counters:
         names = {field.name for field in fields(Counters)}
         if not isinstance(state, dict) or set(state) != names:
             raise StateError(f"state counters must be {sorted(names)}, got {state!r:.200}")
-        for name, value in state.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise StateError(f"state counter {name!r} must be an integer >= 0, got {value!r}")
-        return Counters(**state)
+        return Counters(
+            **{
+                name: natural(state, name, "state counter", 1 << (64 if "digest" in name else 62))
+                for name in state
+            }
+        )

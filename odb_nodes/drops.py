@@ -7,7 +7,7 @@ import numpy as np
 
 from odb_nodes.errors import StateError
 from odb_nodes.types import View
-from odb_nodes.views import digest
+from odb_nodes.views import digest, natural
 
 _KEPT = 20  # details kept for the summary
 _MASK = (1 << 64) - 1
@@ -54,12 +54,20 @@ class DropLog:
         Raises:
             StateError: The state is not one of ours.
         """
+        if not isinstance(state, dict) or set(state) != {"counts", "digest", "details"}:
+            raise StateError("a drop log in the state must have counts, digest and details")
+        counts, details = state["counts"], state["details"]
+        if not isinstance(counts, dict) or not all(isinstance(reason, str) for reason in counts):
+            raise StateError("drop log 'counts' must be numbers by reason")
+        if not isinstance(details, list) or not all(map(_is_detail, details)):
+            raise StateError("drop log 'details' must be pairs of dataset index and text")
         log = DropLog()
-        try:
-            for reason, count in state["counts"].items():
-                log.counts[str(reason)] = int(count)
-            log.digest = int(state["digest"]) & _MASK
-            log.details.extend((int(index), str(detail)) for index, detail in state["details"])
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise StateError(f"the drop log in the state is damaged: {error!r}") from None
+        log.counts = {reason: natural(counts, reason, "drop log count") for reason in counts}
+        log.digest = natural(state, "digest", "drop log", below=1 << 64)
+        log.details.extend((index, text) for index, text in details)
         return log
+
+
+def _is_detail(item: Any) -> bool:
+    ok = isinstance(item, list) and len(item) == 2
+    return ok and isinstance(item[0], int) and isinstance(item[1], str)

@@ -14,6 +14,7 @@ from odb_nodes.errors import SampleError, StateError
 from odb_nodes.grouping import Window, make_key
 from odb_nodes.realise import checked_length, default_length
 from odb_nodes.rounds import Held, count_loss_tokens
+from odb_nodes.schema import check_window_state
 from odb_nodes.torchdata_compat import stop
 from odb_nodes.types import Sample, View
 from odb_nodes.views import digest_range, pack_positions, unpack_positions
@@ -138,20 +139,22 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             return pack_positions(np.fromiter((held.ref for held in helds), np.int64))
         return [held.ref for held in helds]
 
-    def restore_samples(self, refs: Any, what: str) -> list[Sample]:
-        """The samples behind the references of a state, in order.
+    def restore(self, refs: Any, what: str) -> list[Held]:
+        """The held samples behind the references of a state, in order.
 
         Raises:
-            StateError: The references are damaged, or of the other kind of source.
+            StateError: The references are damaged.
         """
-        if not self.by_position:
-            if not isinstance(refs, list):
-                raise StateError(f"{what} holds positions, but this source cannot rebuild samples")
-            return [unpack_sample(blob) for blob in refs]
-        source: Any = self.source
-        positions = unpack_positions(refs, source.view.num_samples, what)
-        samples: list[Sample] = source.rebuild(source.views_at(positions)) if len(positions) else []
-        return samples
+        if self.by_position:
+            source: Any = self.source
+            positions = unpack_positions(refs, source.view.num_samples, what)
+            views = source.views_at(positions)
+            return [self.hold(sample) for sample in source.rebuild(views)] if views else []
+        samples = [unpack_sample(blob) for blob in refs]
+        try:
+            return [self.hold(sample) for sample in samples]
+        except Exception as error:  # content that no sample of ours has
+            raise StateError(f"{what} is not of this data: {error!r:.200}") from error
 
     def filler(self) -> Sample:
         """A real sample to mask in an IDLE step: the shortest seen in this epoch.
@@ -197,9 +200,17 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
 
     @property
     def epoch(self) -> int:
-        """Pass over the data."""
-        cursor = getattr(getattr(self.source, "view", None), "cursor", None)
-        return int(getattr(cursor if cursor is not None else self.source, "epoch", 0))
+        """Pass over the data, as the nearest node towards the source counts it; else 0."""
+        view = self.view
+        return 0 if view is None else int(view.epoch)
+
+    @property
+    def view(self) -> Any:
+        """The nearest node towards the source that counts epochs; None if there is none."""
+        node: Any = self.source
+        while node is not None and not hasattr(node, "epoch"):
+            node = getattr(node, "view", None) or getattr(node, "source", None)
+        return node
 
     def _clear(self) -> None:
         self._costs: dict[int, tuple[int, ...]] = {}
@@ -250,18 +261,33 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.window.add(key)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        drops = DropLog.from_state(state.get(self.DROPS_KEY))
-        arrived, overlong = state.get(self.ARRIVED_KEY), state.get(self.OVERLONG_KEY)
-        if not isinstance(arrived, int) or not isinstance(overlong, int):
-            raise StateError(f"state counts are damaged: arrived={arrived!r} overlong={overlong!r}")
-        self.source.reset(state.get(self.SOURCE_KEY))
-        held = self.restore_samples(state.get(self.HELD_KEY), "state 'held'")
-        filler = state.get(self.FILLER_KEY)
+        state = check_window_state(state)
+        self._check_kind(state[self.HELD_KEY])
+        self._restore_source(state[self.SOURCE_KEY])
+        held = self.restore(state[self.HELD_KEY], "state 'held'")
+        filler = state[self.FILLER_KEY]
         self._clear()
         if filler is not None:
-            self._filler = self.hold(self.restore_samples(filler, "state 'filler'")[0])
-        self.put_back(map(self.hold, held))
-        self.drops, self._arrived, self.num_overlong = drops, arrived, overlong
+            self._filler = self.restore(filler, "state 'filler'")[0]
+        self.put_back(held)
+        self.drops = DropLog.from_state(state[self.DROPS_KEY])
+        self._arrived, self.num_overlong = state[self.ARRIVED_KEY], state[self.OVERLONG_KEY]
+
+    def _check_kind(self, refs: Any) -> None:
+        if isinstance(refs, bytes) != self.by_position:
+            kinds = ["by content", "as positions"]
+            raise StateError(
+                f"state holds samples {kinds[not self.by_position]}, this source saves them "
+                f"{kinds[self.by_position]}: load it with the kind of source that saved it"
+            )
+
+    def _restore_source(self, state: Any) -> None:
+        try:
+            self.source.reset(state)
+        except StateError:
+            raise
+        except Exception as error:  # of nodes that do not check what they are given
+            raise StateError(f"the source did not accept its state: {error!r:.200}") from error
 
     def _any_sample(self) -> Held | None:
         """The first sample of the epoch that is not dropped, for a rank with an empty share."""
@@ -269,7 +295,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         for position in range(min(source.view.num_samples, 64)):
             try:
                 refs = pack_positions(np.array([position]))
-                return self.hold(self.restore_samples(refs, "filler")[0])
+                return self.restore(refs, "filler")[0]
             except StateError:
                 continue
         return None

@@ -12,7 +12,7 @@ from odb_nodes.collate import PadCollate
 from odb_nodes.grouping_node import GroupingNode
 from odb_nodes.mapper import SampleMapper
 from odb_nodes.sampler_view import SamplerView
-from odb_nodes.state import align_state
+from odb_nodes.state import align_state, find_align_state, fresh
 from odb_nodes.torchdata_compat import abandon, stop
 from odb_nodes.types import AlignedGroup, OdbBatch
 
@@ -72,20 +72,20 @@ class OdbLoader(Loader[OdbBatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batch returned last: plain values, see docs/state.md."""
-        return align_state(super().state_dict())
+        return find_align_state(super().state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume here at the next ``iter()``; the state must be of this rank and world size."""
-        state = {"root": align_state(state_dict), "num_yielded": 0}
+        state = {"root": fresh(align_state(state_dict)), "num_yielded": 0}
         super().load_state_dict(state)
         # Torchdata's next iter() would be the one it made for an earlier state_dict(), unloaded.
         self._iter_for_state_dict = False
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch of the next ``iter()``, unless a state is loaded: that knows its own."""
-        view = getattr(self.align.source.source, "view", None)
-        if view is None:
-            raise ValueError("set_epoch needs a SamplerView; a stream counts its own epochs")
+        view = self.align.source.view
+        if not hasattr(view, "set_epoch"):
+            raise ValueError("set_epoch needs a SamplerView or a StreamView at the source")
         view.set_epoch(epoch)
 
     def exchange_stats(self) -> dict[str, float]:
@@ -147,7 +147,7 @@ class _Surface(BaseNode[OdbBatch]):
             raise exchange.failure or error from None
 
     def get_state(self) -> dict[str, Any]:
-        return align_state(self.source.state_dict())
+        return find_align_state(self.source.state_dict())
 
     def background(self) -> list[Any]:
         """Torchdata's iterators that read the ``AlignNode`` in a thread."""

@@ -11,6 +11,7 @@ from odb_nodes.drops import DropLog
 from odb_nodes.errors import StateError
 from odb_nodes.realise import IndexedDataset, Outcome, Realise, default_length, to_sample
 from odb_nodes.sampler_view import SamplerView
+from odb_nodes.schema import check_mapper_state
 from odb_nodes.torchdata_compat import WatchedMapper, stop
 from odb_nodes.types import Sample, View
 from odb_nodes.views import Positions
@@ -113,9 +114,9 @@ class SampleMapper(BaseNode[Sample]):
             self.view.reset(None)
             self.drops = DropLog()
         else:
-            drops = DropLog.from_state(initial_state.get(self.DROPS_KEY))
-            self.view.reset(initial_state.get(self.VIEW_KEY) or {})
-            self.drops = drops
+            state = check_mapper_state(initial_state)
+            self.view.reset(state[self.VIEW_KEY])
+            self.drops = DropLog.from_state(state[self.DROPS_KEY])
         self._cursor = self.view.cursor
         self._taken = self._cursor.taken
         self._ready: Iterator[Outcome] = iter(())

@@ -8,8 +8,8 @@ import numpy as np
 from odb_nodes.counters import Counters
 from odb_nodes.drops import DropLog
 from odb_nodes.errors import StateError
+from odb_nodes.schema import State
 from odb_nodes.state import (
-    State,
     align_state,
     check_complete,
     count_drops,
@@ -45,7 +45,7 @@ def reshard_states(states: Sequence[Any], world_size: int) -> list[Any]:
         raise ValueError(f"world_size must be at least 1, got {world_size}")
     if not states:
         raise StateError("reshard_states needs the states of all ranks, got none")
-    olds = sorted((align_state(state) for state in states), key=lambda state: int(state["rank"]))
+    olds = sorted((align_state(state) for state in states), key=lambda state: state["rank"])
     check_complete(olds)
     cursors = [view_part(state)[0] for state in olds]
     first = cursors[0]
@@ -57,7 +57,7 @@ def reshard_states(states: Sequence[Any], world_size: int) -> list[Any]:
     dealt = reshard_cursors(cursors, held, world_size)
     _check_count(olds, dealt)
     news = [_new_state(olds, cursor) for cursor in dealt]
-    return [replace_align_state(fresh(states[0]), lambda _, new=new: new) for new in news]  # type: ignore[misc]
+    return [replace_align_state(fresh(states[0]), new) for new in news]
 
 
 def _check_count(olds: list[State], dealt: list[ViewCursor]) -> None:

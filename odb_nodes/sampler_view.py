@@ -8,6 +8,7 @@ from torchdata.nodes import BaseNode
 
 from odb_nodes.errors import StateError
 from odb_nodes.permutation import Permutation, key64
+from odb_nodes.schema import check_view_state
 from odb_nodes.types import View
 from odb_nodes.views import Positions, ViewCursor
 
@@ -59,6 +60,11 @@ class SamplerView(BaseNode[View]):
         self._views: list[View] = []  # computed ahead; _views[_at] is the next
         self._start = self._at = 0
         self._open(self._fresh_cursor(0))
+
+    @property
+    def epoch(self) -> int:
+        """The pass that the last ``reset`` began."""
+        return self.cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``reset`` without a state start ``epoch``; a restored state wins."""
@@ -118,11 +124,11 @@ class SamplerView(BaseNode[View]):
         self._views, self._start, self._at = [], cursor.taken, 0
 
     def _checked_cursor(self, state: dict[str, Any]) -> ViewCursor:
-        cursor = ViewCursor.from_state(state.get(self.CURSOR_KEY))
+        cursor = ViewCursor.from_state(check_view_state(state)[self.CURSOR_KEY])
         for name, saved, here, cure in (
             ("dataset length", cursor.num_samples, self.num_samples, "use the same dataset"),
-            ("seed", state.get(self.SEED_KEY), self.seed, "use the same seed"),
-            ("shuffle", state.get(self.SHUFFLE_KEY), self.shuffle, "use the same order"),
+            ("seed", state[self.SEED_KEY], self.seed, "use the same seed"),
+            ("shuffle", state[self.SHUFFLE_KEY], self.shuffle, "use the same order"),
             ("world size", cursor.world_size, self.world_size, "call reshard_states first"),
             ("rank", cursor.rank, self.rank, "load each rank's own state"),
         ):

@@ -1,7 +1,8 @@
-"""States as plain values: their version, their parts, and what a person wants to know of them."""
+"""States as plain values: their parts, and what a person wants to know of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from odb_nodes.counters import Counters
 from odb_nodes.drops import DropLog
 from odb_nodes.errors import StateError
+from odb_nodes.schema import State, check_state
 from odb_nodes.views import (
     Positions,
     ViewCursor,
@@ -18,105 +20,97 @@ from odb_nodes.views import (
     unpack_positions,
 )
 
-VERSION = 1
-State = dict[str, Any]
 _MASK = (1 << 64) - 1
 
 
-def fresh(value: Any) -> Any:
-    """A copy of a plain value that shares nothing mutable with it."""
+def fresh(value: Any, depth: int = 256) -> Any:
+    """A copy of a plain value that shares nothing mutable with it.
+
+    Raises:
+        StateError: It is nested deeper than ``depth``, or in itself.
+    """
+    if depth == 0:
+        raise StateError("a state is nested too deep")
     if isinstance(value, dict):
-        return {key: fresh(item) for key, item in value.items()}
+        return {key: fresh(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [fresh(item) if isinstance(item, dict | list) else item for item in value]
+        return [fresh(item, depth - 1) if isinstance(item, dict | list) else item for item in value]
     return value
-
-
-def check_version(state: Any) -> None:
-    """Raise ``StateError`` unless this is a state of ``AlignNode`` that this version can read."""
-    if not isinstance(state, dict):
-        raise StateError(f"a state must be a dict, got {type(state).__name__}")
-    if state.get("version") != VERSION:
-        raise StateError(f"state version {state.get('version')!r} is not {VERSION}")
-    for name, kind in (
-        ("settings", dict),
-        ("rank", int),
-        ("world_size", int),
-        ("epoch", int),
-        ("quota_done", int),
-        ("pending", dict),
-        ("source", dict),
-    ):
-        if not isinstance(state.get(name), kind):
-            raise StateError(f"state {name!r} must be {kind.__name__}, got {state.get(name)!r:.80}")
-
-
-def pending_of(state: State) -> State:
-    """The pending round of a state: ``refs``, ``sizes`` and ``totals``."""
-    pending: State = state["pending"]
-    if set(pending) != {"refs", "sizes", "totals"}:
-        raise StateError(f"state 'pending' must hold refs, sizes and totals, got {list(pending)}")
-    return pending
 
 
 def unpend(state: State) -> State:
     """The same state with its pending steps back in the window, as the oldest samples there."""
     state = fresh(state)
-    pending = pending_of(state)
-    try:
-        state["source"]["held"] = pending["refs"] + state["source"]["held"]
-    except (KeyError, TypeError):
-        raise StateError("state 'held' and 'pending' are not of one kind") from None
-    empty = pending["refs"][:0]
+    refs = state["pending"]["refs"]
+    state["source"]["held"] = refs + state["source"]["held"]
+    empty = refs[:0]
     state["pending"] = {"refs": empty, "sizes": [], "totals": []}
     return state
 
 
-def align_state(state: Any) -> State:
-    """The ``AlignNode`` state inside the state of a whole pipeline.
+def find_align_state(state: Any) -> State:
+    """The ``AlignNode`` state inside the state of a whole pipeline, as it is.
 
     Raises:
         StateError: There is none.
     """
-    found: list[State] = []
-
-    def keep(inner: State) -> State:
-        found.append(inner)
-        return inner
-
-    replace_align_state(state, keep)
-    return found[0]
-
-
-def replace_align_state(state: Any, change: Callable[[State], State]) -> Any:
-    """The state of a whole pipeline with its ``AlignNode`` state changed."""
-    while isinstance(state, dict):
-        if "version" in state and "pending" in state:
-            check_version(state)
-            return change(state)
-        for key in ("root", "snapshot", "it_state", "source"):
-            if isinstance(state.get(key), dict):
-                return {**state, key: replace_align_state(state[key], change)}
-        break
+    for inner in _path(state):
+        if _is_align_state(inner):
+            return inner
     raise StateError("no state of an AlignNode here: was this saved by an ODB pipeline?")
+
+
+def align_state(state: Any) -> State:
+    """The same, checked field by field: safe to read whoever wrote it.
+
+    Raises:
+        StateError: There is none, or it is damaged.
+    """
+    return check_state(find_align_state(state))
+
+
+def replace_align_state(state: Any, new: State) -> Any:
+    """The state of a whole pipeline with another ``AlignNode`` state in it."""
+    whole = new
+    around = takewhile(lambda inner: not _is_align_state(inner), _path(state))
+    for inner in reversed(list(around)):
+        key = next(key for key in _NESTED if isinstance(inner.get(key), dict))
+        whole = {**inner, key: whole}
+    return whole
+
+
+def _path(state: Any) -> Iterator[State]:
+    """The states of the nodes of a pipeline, outermost first."""
+    for _ in range(_DEEPEST):
+        if not isinstance(state, dict):
+            return
+        yield state
+        state = next((state[key] for key in _NESTED if isinstance(state.get(key), dict)), None)
+
+
+def _is_align_state(state: State) -> bool:
+    return "version" in state and "pending" in state
+
+
+_DEEPEST = 100
+_NESTED = ("root", "snapshot", "it_state", "source")  # where torchdata's nodes put their source's
 
 
 def view_part(state: State) -> tuple[ViewCursor, State]:
     """The view cursor of an ``AlignNode`` state, and the mapper state that holds it."""
-    mapper = state["source"].get("source")
-    view = mapper.get("view") if isinstance(mapper, dict) else None
-    if not isinstance(view, dict):
+    mapper: State = state["source"]["source"]
+    if not isinstance(state["source"]["held"], bytes):
         raise StateError(
             "this state is of a source that cannot rebuild samples (no SampleMapper): it can only "
             "be loaded by the rank and world size that saved it"
         )
-    return ViewCursor.from_state(view.get("cursor")), mapper
+    return ViewCursor.from_state(mapper["view"]["cursor"]), mapper
 
 
 def held_positions(state: State, num_samples: int) -> Positions:
     """Positions taken from the view but not delivered: held and pending."""
-    held = unpack_positions(state["source"].get("held"), num_samples, "state 'held'")
-    pending = unpack_positions(pending_of(state)["refs"], num_samples, "state 'pending'")
+    held = unpack_positions(state["source"]["held"], num_samples, "state 'held'")
+    pending = unpack_positions(state["pending"]["refs"], num_samples, "state 'pending'")
     return np.concatenate([held, pending])
 
 
@@ -124,7 +118,7 @@ def check_complete(olds: list[State]) -> None:
     """Raise ``StateError`` unless these are the states of all ranks, by rank, at one moment."""
     ranks = [state["rank"] for state in olds]
     world = olds[0]["world_size"]
-    if ranks != list(range(world)):
+    if len(olds) != world or ranks != list(range(world)):
         raise StateError(f"need the states of ranks 0 to {world - 1}, each once, got {ranks}")
     for name, read in (
         ("world_size", lambda s: s["world_size"]),
@@ -134,8 +128,8 @@ def check_complete(olds: list[State]) -> None:
         ("steps", lambda s: Counters.from_state(s["counters"]).steps),
         ("dataset length", lambda s: view_part(s)[0].num_samples),
         ("first strided position", lambda s: view_part(s)[0].tail_start),
-        ("seed", lambda s: view_part(s)[1]["view"].get("seed")),
-        ("shuffle", lambda s: view_part(s)[1]["view"].get("shuffle")),
+        ("seed", lambda s: view_part(s)[1]["view"]["seed"]),
+        ("shuffle", lambda s: view_part(s)[1]["view"]["shuffle"]),
     ):
         values = [read(state) for state in olds]
         if any(value != values[0] for value in values):
@@ -143,10 +137,10 @@ def check_complete(olds: list[State]) -> None:
 
 
 def drop_logs(state: State) -> list[DropLog]:
-    """The drop logs of the window and, if it keeps one, of the source."""
+    """The drop logs of the window and, if it can rebuild samples, of its source."""
     source = state["source"]
-    logs = [source.get("drops")]
-    if isinstance(source.get("source"), dict) and "drops" in source["source"]:
+    logs = [source["drops"]]
+    if isinstance(source["held"], bytes):
         logs.append(source["source"]["drops"])
     return [DropLog.from_state(log) for log in logs]
 
@@ -179,8 +173,8 @@ def describe_state(state: Any) -> dict[str, Any]:
         StateError: Not a state of ours.
     """
     state = align_state(state)
-    pending = sum(pending_of(state)["sizes"])
-    held = state["source"].get("held")
+    pending = sum(state["pending"]["sizes"])
+    held = state["source"]["held"]
     num_held = len(held) // 8 if isinstance(held, bytes) else len(held)
     num_samples = left = None
     if isinstance(held, bytes):
@@ -210,7 +204,7 @@ def verify_states(states: Sequence[Any]) -> str:
     Raises:
         StateError: States are missing, mixed or damaged.
     """
-    olds = sorted((align_state(state) for state in states), key=lambda state: int(state["rank"]))
+    olds = sorted((align_state(state) for state in states), key=lambda state: state["rank"])
     check_complete(olds)
     cursors = [view_part(state)[0] for state in olds]
     num_samples = cursors[0].num_samples

@@ -126,7 +126,11 @@ class ViewCursor:
         """
         if not isinstance(state, dict):
             raise StateError(f"view state must be a dict, got {type(state).__name__}")
-        values = {name: _natural(state, name) for name in _FIELDS}
+        if set(state) != {*_FIELDS, "leftovers"}:
+            raise StateError(
+                f"view state must have {[*_FIELDS, 'leftovers']}, got {list(state)!r:.200}"
+            )
+        values = {name: natural(state, name, "view state") for name in _FIELDS}
         leftovers = unpack_positions(
             state.get("leftovers"), values["num_samples"], "view state 'leftovers'"
         )
@@ -143,10 +147,15 @@ class ViewCursor:
 _FIELDS = ("num_samples", "epoch", "rank", "world_size", "taken", "tail_start")
 
 
-def _natural(state: dict[str, Any], name: str) -> int:
+def natural(state: dict[str, Any], name: str, what: str, below: int = 1 << 62) -> int:
+    """A field that must be a number in ``[0, below)``, so that sums of a few fit into 64 bits.
+
+    Raises:
+        StateError: It is missing, of another type, or out of range.
+    """
     value = state.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
-        raise StateError(f"view state {name!r} must be an integer >= 0, got {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < below:
+        raise StateError(f"{what} {name!r} must be an integer in [0, {below}), got {value!r:.40}")
     return value
 
 
