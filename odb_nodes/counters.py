@@ -5,7 +5,7 @@ from typing import Any
 
 from odb_nodes.errors import StateError
 from odb_nodes.types import StepInfo
-from odb_nodes.views import natural
+from odb_nodes.views import brief, natural
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,7 +65,7 @@ class Counters:
         """
         names = {field.name for field in fields(Counters)}
         if not isinstance(state, dict) or set(state) != names:
-            raise StateError(f"state counters must be {sorted(names)}, got {state!r:.200}")
+            raise StateError(f"state counters must be {sorted(names)}, got {brief(state)}")
         return Counters(
             **{
                 name: natural(state, name, "state counter", 1 << (64 if "digest" in name else 62))

@@ -51,11 +51,12 @@ class SamplerView(BaseNode[View]):
             raise ValueError(f"num_samples must be at least 0, got {num_samples}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must be in [0, world_size={world_size}), got {rank}")
-        self.num_samples = num_samples
-        self.rank = rank
-        self.world_size = world_size
-        self.shuffle = shuffle
-        self.seed = seed
+        # Plain values, whatever NumPy type they came as: they go into states.
+        self.num_samples = int(num_samples)
+        self.rank = int(rank)
+        self.world_size = int(world_size)
+        self.shuffle = bool(shuffle)
+        self.seed = int(seed)
         self._next_epoch = 0
         self._views: list[View] = []  # computed ahead; _views[_at] is the next
         self._start = self._at = 0

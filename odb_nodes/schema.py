@@ -5,7 +5,7 @@ from typing import Any
 from odb_nodes.counters import Counters
 from odb_nodes.drops import DropLog
 from odb_nodes.errors import StateError
-from odb_nodes.views import ViewCursor, natural, unpack_positions
+from odb_nodes.views import ViewCursor, brief, natural, unpack_positions
 
 VERSION = 1
 State = dict[str, Any]
@@ -22,7 +22,7 @@ def check_state(state: Any) -> State:
     """
     known: State = _record(state, "state", {"version"}, more=True)
     if known["version"] != VERSION or isinstance(known["version"], bool):
-        raise StateError(f"state version {known['version']!r:.40} is not {VERSION}")
+        raise StateError(f"state version {brief(known['version'])} is not {VERSION}")
     _record(known, "state", _STATE_KEYS)
     _check_settings(known["settings"])
     for name in ("rank", "world_size", "epoch", "quota_done"):
@@ -72,6 +72,11 @@ def check_view_state(state: Any) -> State:
     """The same for the state of a ``SamplerView``."""
     known: State = _record(state, "view state", {"cursor", "shuffle", "seed"})
     ViewCursor.from_state(known["cursor"])
+    for name, kind in (("shuffle", bool), ("seed", int)):
+        if type(known[name]) is not kind:
+            raise StateError(
+                f"view state {name!r} must be {kind.__name__}, got {brief(known[name])}"
+            )
     return known
 
 
@@ -123,8 +128,7 @@ def _record(value: Any, what: str, keys: set[str], *, more: bool = False) -> Sta
     if not isinstance(value, dict):
         raise StateError(f"{what} must be a dict, got {type(value).__name__}")
     if not keys <= set(value) or not (more or len(value) == len(keys)):
-        got = sorted(map(repr, value))
-        raise StateError(f"{what} must have the keys {sorted(keys)}, got {', '.join(got):.200}")
+        raise StateError(f"{what} must have the keys {sorted(keys)}, got {brief(value)}")
     return value
 
 

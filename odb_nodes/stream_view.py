@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torchdata.nodes import BaseNode
 
 from odb_nodes.errors import StateError
-from odb_nodes.views import natural
+from odb_nodes.views import brief, natural
 
 logger = logging.getLogger(__name__)
 
@@ -130,12 +130,14 @@ class StreamView(BaseNode[Any]):
     def _restore(self, state: dict[str, Any]) -> None:
         keys = (self.EPOCH_KEY, self.NUM_YIELDED_KEY, self.EXHAUSTED_KEY, self.ITERABLE_KEY)
         if not isinstance(state, dict) or set(state) != set(keys):
-            raise StateError(f"stream state must be a dict of {keys}, got {state!r:.200}")
+            raise StateError(f"stream state must be a dict of {keys}, got {brief(state)}")
         epoch = natural(state, self.EPOCH_KEY, "stream state")
         num_yielded = natural(state, self.NUM_YIELDED_KEY, "stream state")
         exhausted, inner = state[self.EXHAUSTED_KEY], state[self.ITERABLE_KEY]
         if not isinstance(exhausted, bool):
-            raise StateError(f"stream state 'exhausted' must be true or false, got {exhausted!r}")
+            raise StateError(
+                f"stream state 'exhausted' must be true or false, got {brief(exhausted)}"
+            )
         if (inner is not None) != self._by_state:
             raise StateError(
                 f"state was saved {'with' if inner is not None else 'without'} a state of the "

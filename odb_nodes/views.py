@@ -127,9 +127,7 @@ class ViewCursor:
         if not isinstance(state, dict):
             raise StateError(f"view state must be a dict, got {type(state).__name__}")
         if set(state) != {*_FIELDS, "leftovers"}:
-            raise StateError(
-                f"view state must have {[*_FIELDS, 'leftovers']}, got {list(state)!r:.200}"
-            )
+            raise StateError(f"view state must have {[*_FIELDS, 'leftovers']}, got {brief(state)}")
         values = {name: natural(state, name, "view state") for name in _FIELDS}
         leftovers = unpack_positions(
             state.get("leftovers"), values["num_samples"], "view state 'leftovers'"
@@ -147,6 +145,16 @@ class ViewCursor:
 _FIELDS = ("num_samples", "epoch", "rank", "world_size", "taken", "tail_start")
 
 
+def brief(value: Any) -> str:
+    """A value for a message: short, whatever it is and however large."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, dict):
+        return "a dict of " + ", ".join(map(brief, list(value)[:20]))
+    plain = value is None or isinstance(value, int | float | str | bytes)
+    return f"{value!r:.60}" if plain else type(value).__name__
+
+
 def natural(state: dict[str, Any], name: str, what: str, below: int = 1 << 62) -> int:
     """A field that must be a number in ``[0, below)``, so that sums of a few fit into 64 bits.
 
@@ -155,7 +163,7 @@ def natural(state: dict[str, Any], name: str, what: str, below: int = 1 << 62) -
     """
     value = state.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < below:
-        raise StateError(f"{what} {name!r} must be an integer in [0, {below}), got {value!r:.40}")
+        raise StateError(f"{what} {name!r} must be an integer in [0, {below}), got {brief(value)}")
     return value
 
 
