@@ -14,6 +14,10 @@ from titan_integration.metrics import OdbMetricsProcessor
 from titan_integration.schedule import SampleLRSchedulers
 from titan_integration.trainer import OdbTrainer
 
+KEEP_ALL: dict[str, Any] = {  # of the training state, at the end and at the start
+    "last_save_model_only": False,
+    "initial_load_model_only": False,
+}
 DEBUG_VOCAB = 8192  # tokens, of the tokenizer that tools/corpus.py trains
 
 
@@ -39,7 +43,7 @@ def debug_config(spec: ModelSpec, **changes: Any) -> OdbTrainer.Config:
         ),
         "metrics": OdbMetricsProcessor.Config(log_freq=5),
         "checkpoint": CheckpointManager.Config(
-            enable=True, interval=20, keep_latest_k=2, last_save_model_only=False
+            enable=True, interval=20, keep_latest_k=2, **KEEP_ALL
         ),
         "activation_checkpoint": None,
         "debug": DebugConfig(seed=0, enable_structured_logging=False),

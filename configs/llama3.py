@@ -1,6 +1,8 @@
 """Llama 3: a small model that trains on two CPU cores, and the full-size fine-tune."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import nn
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
@@ -38,25 +40,27 @@ def llama3_8b_sft() -> OdbTrainer.Config:
     return config
 
 
-def small(num_layers: int = 4, dim: int = 128, num_heads: int = 4) -> ModelSpec:
-    """A Llama 3 of that size with the vocabulary of the docstring corpus."""
+def small(
+    *, num_layers: int = 4, dim: int = 128, num_heads: int = 4, vocab_size: int = DEBUG_VOCAB
+) -> ModelSpec:
+    """A Llama 3 of that size, by default with the vocabulary of the docstring corpus."""
     spec = model_registry("debugmodel")
-    matrix = {"weight": partial(nn.init.trunc_normal_, std=0.02)}
-    head = {"weight": partial(nn.init.trunc_normal_, std=dim**-0.5)}
+    matrix: dict[str, Callable[..., Any]] = {"weight": partial(nn.init.trunc_normal_, std=0.02)}
+    head: dict[str, Callable[..., Any]] = {"weight": partial(nn.init.trunc_normal_, std=dim**-0.5)}
     norm = RMSNorm.Config(normalized_shape=dim, param_init={"weight": nn.init.ones_})
     rope = ComplexRoPE.Config(
         dim=dim // num_heads, max_seq_len=131072, theta=500000, scaling="llama"
     )
     spec.model = Llama3Model.Config(
         dim=dim,
-        vocab_size=DEBUG_VOCAB,
+        vocab_size=vocab_size,
         tok_embeddings=Embedding.Config(
-            num_embeddings=DEBUG_VOCAB,
+            num_embeddings=vocab_size,
             embedding_dim=dim,
             param_init={"weight": partial(nn.init.normal_, std=1.0)},
         ),
         norm=norm,
-        lm_head=Linear.Config(in_features=dim, out_features=DEBUG_VOCAB, param_init=head),
+        lm_head=Linear.Config(in_features=dim, out_features=vocab_size, param_init=head),
         layers=[
             Llama3TransformerBlock.Config(
                 attention_norm=norm,

@@ -81,7 +81,7 @@ class OdbDataLoader(BaseDataLoader):
         )
         self.group = data_group("state", dp_rank, dp_world_size)
         self.loader = self._make_loader()
-        self._state: dict[str, Any] = self.loader.state_dict()
+        self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
         self.info: StepInfo | None = None
         self.exhausted = False
@@ -134,13 +134,19 @@ class OdbDataLoader(BaseDataLoader):
         return {"input": tokens, "positions": positions}, labels
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of all ranks; they must call this together, on their main threads."""
+        """The state of all ranks; they must call this together, on their main threads.
+
+        Empty values before the first batch: torchtitan asks for the keys before it loads, and
+        asking the loader itself would start its threads.
+        """
+        if self._state is None:
+            return {self.STATE: b"", self.TOTALS: b""}
         states, totals = self._gather()
         return {self.STATE: pack_states(states), self.TOTALS: json.dumps(asdict(totals)).encode()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a state's last batch, at this or another data-parallel degree."""
-        if not state_dict:
+        if not state_dict.get(self.STATE):
             return
         states = unpack_states(state_dict[self.STATE])
         if len(states) != self.dp_world_size:

@@ -114,8 +114,9 @@ class SampleLRSchedulers(LRSchedulersContainer):
         """
         assert self.shape is not None
         self._factor = self.shape.factor(before, after)
-        self.load_state_dict({"last_epoch": after})  # computes the rates, without writing them
         for scheduler in self.schedulers:
+            scheduler.last_epoch = after
+            scheduler._last_lr = [base * self._factor for base in scheduler.base_lrs]
             groups = scheduler.optimizer.param_groups
             for group, rate in zip(groups, scheduler.get_last_lr(), strict=True):
                 if isinstance(group["lr"], torch.Tensor):

@@ -9,12 +9,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import NoReturn
 
 from titan_integration import cpu
 from titan_integration.errors import UserError
 
+BAD_INPUT = 2
 STOP_GRACE_S = 15.0
 
 
@@ -37,7 +39,7 @@ def main() -> None:
     try:
         _run()
     except UserError as error:
-        _leave(2, f"error: {error}")
+        _leave(BAD_INPUT, f"error: {error}")
     except Interrupted as stop:
         name = signal.Signals(stop.signum).name
         _leave(128 + stop.signum, f"stopped by {name}; the same command resumes the run")
@@ -87,6 +89,10 @@ def _leave(code: int, message: str) -> NoReturn:
     """Say one line (rank 0) and end this process whatever its threads are doing."""
     if _rank() == 0:
         print(message, file=sys.stderr)
+    elif code == BAD_INPUT:
+        # All ranks come here. torchrun ends them when the first is gone: let that be rank 0.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(STOP_GRACE_S)
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: a collective that waits for a peer must not keep the process alive.

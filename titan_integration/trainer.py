@@ -32,7 +32,9 @@ def _training() -> TrainingConfig:
 
 
 def _checkpoint() -> CheckpointManager.Config:
-    return CheckpointManager.Config(enable=True, interval=500, last_save_model_only=False)
+    return CheckpointManager.Config(
+        enable=True, interval=500, last_save_model_only=False, initial_load_model_only=False
+    )
 
 
 class OdbTrainer(Trainer):

@@ -1,0 +1,148 @@
+"""Runs of the public command, each with a time limit, and only their own processes killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def losses(self) -> dict[int, str]:
+        """Loss of every step, as printed; of the last time the step was trained."""
+        return {
+            int(step): loss for step, loss in re.findall(r"step (\d+)  .*?  loss (\S+)  ", self.out)
+        }
+
+
+class Run:
+    """A training run in the background: ``python -m`` for one rank, torchrun for more.
+
+    Args:
+        folder: Checkpoints, summary, audit log and output go here.
+        args: Of the command, after module and config.
+        ranks: Processes that train.
+        config: Function of ``tests.titan.tiny``.
+    """
+
+    def __init__(self, folder: Path, *args: str, ranks: int = 1, config: str = "tiny") -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        launcher = [sys.executable, "-m"]
+        if ranks > 1:
+            launcher += ["titan_integration.launch", "--standalone"]
+            launcher += [f"--nproc_per_node={ranks}", "-m"]
+        command = [*launcher, "titan_integration.train", "--module", "tests.titan.tiny"]
+        command += ["--config", config, "--dump_folder", str(folder)]
+        command += ["--data.audit_log", str(folder / "audit"), *args]
+        self._out, self._err = folder / "out.txt", folder / "err.txt"
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+
+    def wait(self, limit_s: float = LIMIT_S) -> Result:
+        """Wait for the end. A run over the limit is killed, and fails the test with its output."""
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"still running after {limit_s} s:\n{self._tail()}") from None
+        return Result(code, self._out.read_text(), self._err.read_text())
+
+    def wait_for_step(self, step: int, rank: int = 0) -> None:
+        """Wait until that rank has delivered the samples of that step."""
+        path = self.folder / f"audit.rank{rank}.jsonl"
+        started = time.monotonic()
+        while not any(line.get("step", 0) >= step for line in _complete_lines(path)):
+            if self.process.poll() is not None or time.monotonic() - started > LIMIT_S:
+                self.kill()
+                raise AssertionError(f"rank {rank} did not reach step {step}:\n{self._tail()}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL the launcher and all processes below it."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+
+    def pids(self) -> list[int]:
+        """The run's processes that are alive: the one started here and its descendants."""
+        parents = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if fields[0] != "Z":
+                    parents[int(entry.name)] = int(fields[1])
+        found = [self.process.pid]
+        for pid in found:
+            found += [child for child, parent in parents.items() if parent == pid]
+        return [pid for pid in found if pid in parents]
+
+    def _tail(self) -> str:
+        return (self._out.read_text() + self._err.read_text())[-4000:]
+
+
+def train(folder: Path, *args: str, ranks: int = 1, config: str = "tiny") -> Result:
+    """Run to the end, which must be a good one."""
+    result = Run(folder, *args, ranks=ranks, config=config).wait()
+    assert result.code == 0, (result.out + result.err)[-4000:]
+    return result
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """The run's ``odb_summary.json``."""
+    loaded: dict[str, Any] = json.loads((folder / "odb_summary.json").read_text())
+    return loaded
+
+
+def delivered(folder: Path) -> list[tuple[int, int]]:
+    """(epoch, index) of all samples that count: a resumed run voids what came after its start.
+
+    Ranks may come and go: the voids of rank 0 hold for all of them.
+    """
+    logs = [_complete_lines(path) for path in sorted(folder.glob("audit.rank*.jsonl"))]
+    found = []
+    for lines in logs:
+        kept: list[dict[str, Any]] = []
+        for line in lines:
+            if "resumed_from" in line:
+                kept = [old for old in kept if old["step"] <= line["resumed_from"]]
+            else:
+                kept.append(line)
+        found += [(line["epoch"], index) for line in kept for index in line["indices"]]
+    return found
+
+
+def _complete_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

@@ -1,0 +1,31 @@
+"""A model of some ten thousand parameters, for runs of seconds."""
+
+from torchtitan.components.checkpointer import CheckpointManager
+from torchtitan.models.common.attention import FlexAttention
+
+from configs.debug import KEEP_ALL, debug_config
+from configs.llama3 import small
+from configs.models import with_dense_flex, with_sdpa
+from titan_integration.config import DataConfig, OdbConfig
+from titan_integration.metrics import OdbMetricsProcessor
+from titan_integration.trainer import OdbTrainer
+
+VOCAB = 512
+
+
+def tiny() -> OdbTrainer.Config:
+    """Every step is logged; a checkpoint every 3 steps, all kept."""
+    return debug_config(
+        with_sdpa(small(num_layers=1, dim=32, num_heads=2, vocab_size=VOCAB)),
+        data=DataConfig(odb=OdbConfig(token_budget=1024, window=64)),
+        metrics=OdbMetricsProcessor.Config(log_freq=1),
+        checkpoint=CheckpointManager.Config(enable=True, interval=3, keep_latest_k=0, **KEEP_ALL),
+    )
+
+
+def tiny_flex() -> OdbTrainer.Config:
+    """The same with document masks."""
+    config = tiny()
+    config.model_spec = with_dense_flex(small(num_layers=1, dim=32, num_heads=2, vocab_size=VOCAB))
+    assert any(config.model_spec.model.traverse(FlexAttention.Config))
+    return config
