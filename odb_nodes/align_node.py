@@ -4,10 +4,16 @@ import logging
 import threading
 from typing import Any, Literal
 
-import numpy as np
 from torchdata.nodes import BaseNode
 
-from odb_nodes.alignment import POLICIES, Proposal, Report, plan_steps, step_order
+from odb_nodes.alignment import (
+    POLICIES,
+    Proposal,
+    Report,
+    plan_steps,
+    step_order,
+    steps_to_quota,
+)
 from odb_nodes.counters import Counters
 from odb_nodes.errors import CoverageError, PeerFailedError, StateError
 from odb_nodes.exchange import Exchange
@@ -210,7 +216,7 @@ class AlignNode(BaseNode[AlignedGroup]):
             return self._end_pass()
         groups = proposal.settle(self.source.window, steps)
         self.counters.rounds += 1
-        self.counters.splits += max(0, len(groups) - len(proposal.groups))
+        self.counters.splits += max(0, sum(map(bool, groups)) - len(proposal.groups))
         offered = proposal.groups[steps:]
         self.counters.recirculated += sum(map(len, offered))
         self._settle(groups, steps)
@@ -231,16 +237,15 @@ class AlignNode(BaseNode[AlignedGroup]):
         """Turn this rank's groups into the steps of the round, in the order all ranks share."""
         source = self.source
         order = step_order(steps, self.source.epoch, self.counters.steps)
-        taken = [source.take(group) for group in groups] + [[] for _ in range(steps - len(groups))]
+        taken = [source.take(group) for group in groups]
         helds = [taken[slot] for slot in order]
         own = own_counts(helds)
         totals = self.exchange.total(own) if self._totals else own
         refs = source.join_refs(held for step in helds for held in step)
         round_ = Round(helds, refs, own, totals)
         if self._quota is not None:
-            reached = self._quota_done + np.cumsum(totals[:, 0]) >= self._quota
-            if reached.any():
-                source.put_back(round_.cut(int(reached.argmax()) + 1))
+            kept = steps_to_quota(totals[:, 0], self._quota - self._quota_done)
+            source.put_back(round_.cut(kept))
         self._set_round(round_)
 
     def _deliver(self) -> AlignedGroup | None:

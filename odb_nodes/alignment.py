@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from odb_nodes.grouping import Window, length_of
 from odb_nodes.permutation import key64, mix64
@@ -116,10 +117,11 @@ class Proposal:
     report: Report
 
     def settle(self, window: Window, steps: int) -> list[Group]:
-        """Take at most ``steps`` groups, heaviest first; the rest returns to the window.
+        """This rank's part of the round; the rest of the groups returns to the window.
 
-        With fewer groups than steps the groups are split; with fewer samples than steps, fewer
-        groups come back, and the rank is IDLE for the rest.
+        Returns:
+            Exactly ``steps`` groups, heaviest first. With fewer groups than steps the groups are
+            split; with fewer samples than steps the last ones are empty, which is IDLE.
         """
         chosen, rest = self.groups[:steps], self.groups[steps:]
         if not self.taken:
@@ -128,7 +130,8 @@ class Proposal:
             window.put_back(key for group in rest for key in group)
         if len(chosen) < steps:
             chosen = split(chosen, steps)
-        return sorted(chosen, key=num_tokens, reverse=True)
+        chosen = sorted(chosen, key=num_tokens, reverse=True)
+        return chosen + [[] for _ in range(steps - len(chosen))]
 
 
 class Policy(Protocol):
@@ -218,6 +221,16 @@ def plan_steps(facts: Facts, policy: Policy, *, join: bool) -> int:
         return 0
     steps = policy.target(facts)
     return steps if join else min(steps, facts.min_samples)
+
+
+def steps_to_quota(counts: Sequence[int] | npt.NDArray[np.int64], missing: int) -> int:
+    """How many steps of a round to keep: up to the first that reaches a quota, else all.
+
+    Args:
+        counts: Samples of each step over all ranks, in the order of emission, ``[T]``.
+        missing: Samples that the quota still lacks, at least 1.
+    """
+    return min(int(np.searchsorted(np.cumsum(counts), missing)) + 1, len(counts))
 
 
 def split(groups: Sequence[Group], steps: int) -> list[Group]:

@@ -5,8 +5,18 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "odb_nodes"
 LAYERS = [
-    {"errors", "types", "permutation"},
-    {"budget", "views", "grouping", "alignment", "collate", "counters", "drops", "content"},
+    {"errors", "types", "permutation", "schema"},
+    {
+        "budget",
+        "cutting",
+        "views",
+        "grouping",
+        "alignment",
+        "collate",
+        "counters",
+        "drops",
+        "content",
+    },
     {"state", "reshard", "blob", "realise", "rounds"},
     {"transport", "torchdata_compat"},
     {"exchange", "sampler_view", "stream_view"},

@@ -1,0 +1,107 @@
+"""Cutting samples in order of length into groups. Pure: knows ages, lengths and costs, no content.
+
+A sample is an ``int`` key, ``length << AGE_BITS | age``: keys sort by length, then by age (the
+order of arrival in the window), and carry all that grouping needs.
+"""
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+from odb_nodes.budget import TokenBudget
+
+AGE_BITS = 44
+_AGE_MASK = (1 << AGE_BITS) - 1
+
+
+def make_key(length: int, age: int) -> int:
+    """Key of a sample of ``length`` tokens that was the ``age``-th to arrive."""
+    return length << AGE_BITS | age
+
+
+def length_of(key: int) -> int:
+    """Length in tokens of a key."""
+    return key >> AGE_BITS
+
+
+def age_of(key: int) -> int:
+    """Arrival number of a key."""
+    return key & _AGE_MASK
+
+
+def cut(keys: list[int], budget: TokenBudget) -> list[list[int]]:
+    """Cut keys in descending order into the fewest groups."""
+    groups, start = [], 0
+    while start < len(keys):
+        stop = start + budget.most(keys[start] >> AGE_BITS)
+        groups.append(keys[start:stop])
+        start = stop
+    return groups
+
+
+def cut_with_costs(
+    keys: list[int], budget: TokenBudget, costs: Mapping[int, tuple[int, ...]]
+) -> list[list[int]]:
+    """As ``cut`` under further limits: a group closes at the first key that does not fit."""
+    groups: list[list[int]] = []
+    room = 0
+    spent: list[int] = []
+    for key in keys:
+        after = [a + b for a, b in zip(spent, costs[key], strict=True)] if room else []
+        if room and all(a <= b for a, b in zip(after, budget.totals, strict=True)):
+            groups[-1].append(key)
+            spent, room = after, room - 1
+        else:
+            groups.append([key])
+            spent, room = list(costs[key]), budget.most(key >> AGE_BITS) - 1
+    return groups
+
+
+def best_range(left: list[int], right: list[int], budget: TokenBudget) -> list[int]:
+    """The best range of ``left + right`` that contains ``right[0]``; see ``Window.take_best``.
+
+    A range is chosen by its longest sample ``right[j]``; it then reaches as far to the left as
+    the budget allows. ``reach`` only shrinks as samples get longer, so the loop can stop early.
+    """
+    tail = list(accumulate([key >> AGE_BITS for key in reversed(left)], initial=0))
+    max_tokens, most, far = budget.max_tokens, budget.max_samples, len(left)
+    tokens, best, best_count, best_left = 0, -1, 0, 0
+    for count, key in enumerate(right, 1):
+        length = key >> AGE_BITS
+        fit = max_tokens // length if most is None else min(most, max_tokens // length)
+        room = fit - count  # samples that may stand left of right[0]
+        if room < 0:
+            if count > 1:
+                break
+            room = 0  # longer than the budget: goes out alone
+        elif room > far:
+            room = far
+        tokens += length
+        if tokens + tail[room] > best:
+            best, best_count, best_left = tokens + tail[room], count, room
+    return left[len(left) - best_left :] + right[:best_count]
+
+
+def best_range_with_costs(
+    left: list[int], right: list[int], budget: TokenBudget, costs: Mapping[int, tuple[int, ...]]
+) -> list[int]:
+    """As ``best_range`` under further limits: the left end moves right until all sums fit."""
+    keys, at = left + right, len(left)
+    start, tokens, best = 0, sum(key >> AGE_BITS for key in left), -1
+    spent = [sum(column) for column in zip(*(costs[key] for key in left), strict=True)]
+    spent = spent or [0] * len(budget.totals)
+    best_range = slice(at, at + 1)
+    for stop in range(at, len(keys)):
+        tokens += keys[stop] >> AGE_BITS
+        spent = [a + b for a, b in zip(spent, costs[keys[stop]], strict=True)]
+        most = budget.most(keys[stop] >> AGE_BITS)
+        while start <= stop and (
+            stop - start + 1 > most or any(a > b for a, b in zip(spent, budget.totals, strict=True))
+        ):
+            tokens -= keys[start] >> AGE_BITS
+            spent = [a - b for a, b in zip(spent, costs[keys[start]], strict=True)]
+            start += 1
+        if start > at:
+            break
+        if tokens > best:
+            best, best_range = tokens, slice(start, stop + 1)
+    return keys[best_range]
