@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "odb_nodes"
 LAYERS = [
-    {"errors", "types", "permutation", "schema"},
+    {"errors", "types", "permutation"},
     {
         "budget",
         "cutting",
@@ -17,7 +17,7 @@ LAYERS = [
         "drops",
         "content",
     },
-    {"state", "reshard", "blob", "realise", "rounds"},
+    {"schema", "state", "reshard", "blob", "realise", "rounds"},
     {"transport", "torchdata_compat"},
     {"exchange", "sampler_view", "stream_view"},
     {"mapper"},
