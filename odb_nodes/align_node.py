@@ -27,6 +27,7 @@ from odb_nodes.rounds import (
     split_by_sizes,
     totals_from_state,
 )
+from odb_nodes.sampler_view import SamplerView
 from odb_nodes.schema import VERSION, check_state
 from odb_nodes.state import fresh, unpend
 from odb_nodes.transport import Transport, make_transport
@@ -103,7 +104,9 @@ class AlignNode(BaseNode[AlignedGroup]):
         self._steps_per_round = steps_per_round
         self._quota = sample_quota
         self._source_state: dict[str, Any] | None = None  # taken once a round, not once a step
-        settings = f"{self._settings()} {join} {sample_quota} {totals}"
+        view: Any = getattr(source.source, "view", None)
+        order = view.describe() if isinstance(view, SamplerView) else ""
+        settings = f"{self._settings()} {join} {sample_quota} {totals} {order}"
         self._settings_key = key64(*settings.encode())
         self._start_pass(quota_done=0)
 

@@ -102,6 +102,10 @@ class SamplerView(BaseNode[View]):
             self.SEED_KEY: self.seed,
         }
 
+    def describe(self) -> str:
+        """What must be equal on all ranks, or they share out different epochs."""
+        return f"samples={self.num_samples};shuffle={self.shuffle};seed={self.seed}"
+
     def chunks(self, size: int) -> Iterator[list[View]]:
         """The views not taken yet, in lists of ``size``; independent of ``next`` and ``reset``."""
         cursor, order = self.cursor, self._order if self.shuffle else None

@@ -1,5 +1,6 @@
 """Small data, worlds of ranks in threads, and worlds of ranks in processes with a watchdog."""
 
+import contextlib
 import multiprocessing
 import queue
 import signal
@@ -204,9 +205,9 @@ def _collect(ranks: list[Any], results: Any, timeout_s: float, may_die: set[int]
 
 def children_of(pid: int) -> list[int]:
     """Process ids of all living descendants."""
-    tasks = Path(f"/proc/{pid}/task")
     found: list[int] = []
-    for task in tasks.iterdir() if tasks.exists() else []:
-        for child in (task / "children").read_text().split():
-            found += [int(child), *children_of(int(child))]
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has just ended
+            for child in path.read_text().split():
+                found += [int(child), *children_of(int(child))]
     return found
