@@ -1,0 +1,1 @@
+"""One benchmark for every way to batch: ``python -m tools.bench`` (or ``make bench``)."""

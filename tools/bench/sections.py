@@ -1,0 +1,44 @@
+"""The sections of the benchmark, each run in a process of its own: ``NAME SETTINGS OUT``."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tools.bench import counts, loop, ranks, results, states, timing
+from tools.bench.results import Row
+from tools.bench.settings import Settings
+
+SECTIONS: dict[str, Callable[[Settings], list[Row]]] = {
+    "shape": counts.shape,
+    "speed": timing.speed,
+    "overlap": timing.overlap,
+    "memory": timing.memory,
+    "ranks": ranks.ranks,
+    "states": states.states,
+    "scale": states.scale,
+    "ablations": counts.ablations,
+    "training": loop.training,
+}
+TITAN = "torchtitan"  # needs another torch than the reference: always in the main environment
+
+
+def run_here(name: str, settings: Settings, out: Path) -> None:
+    """Run one section in this process and write its rows."""
+    rows = _titan(settings) if name == TITAN else SECTIONS[name](settings)
+    results.write(out, rows, {"software": results.describe_software()})
+
+
+def _titan(settings: Settings) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+        command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+        command += ["-m", "tools.bench.titan", settings.dumps(), folder]
+        subprocess.run(command, check=True)
+        told = [results.load(Path(folder) / f"{rank}.json") for rank in range(2)]
+    return loop.to_rows("torchtitan", told)
+
+
+if __name__ == "__main__":
+    run_here(sys.argv[1], Settings.loads(sys.argv[2]), Path(sys.argv[3]))

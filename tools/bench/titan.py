@@ -1,0 +1,119 @@
+"""torchtitan's own training step on every column, on CPU ranks: what a user's run would do.
+
+Runs under torchrun. One trainer trains on one column after the other, so that all of them share a
+process, a model and a moment: ``python -m torch.distributed.run ... -m tools.bench.titan``.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tools.bench.columns import COLUMNS, Job
+from tools.bench.data import TokenDataset, num_samples, workload
+from tools.bench.settings import TRAIN_SCALE, Settings
+
+_COLUMNS = ("standard-8", "standard-safe", "sorted", "packing", "gmt", "bmt", "ours", "ours-paper")
+
+
+def main() -> None:
+    """``SETTINGS OUT``: train, and write counts and seconds of this rank to a file in OUT."""
+    settings, folder = Settings.loads(sys.argv[1]), Path(sys.argv[2])
+    from titan_integration import cpu
+
+    if cpu.is_cpu_only():
+        cpu.patch()
+    with tempfile.TemporaryDirectory() as dump:
+        trainer = _build(settings, dump)
+        trainer.step = 2  # neither the first nor a logged one
+        rank = dist.get_rank()
+        found = _all_columns(trainer, settings, rank)
+        (folder / f"{rank}.json").write_text(json.dumps(found))
+        trainer.close()
+
+
+def _all_columns(trainer: Any, settings: Settings, rank: int) -> dict[str, Any]:
+    size = dist.get_world_size()
+    group = dist.new_group(backend="gloo")
+    found: dict[str, Any] = {}
+    for name in settings.workloads:
+        lengths = workload(name, settings.train_count, scale=1 / TRAIN_SCALE)
+        found[name] = {column: [] for column in _COLUMNS}
+        for repeat in range(min(3, settings.repeats)):
+            for column in _COLUMNS:
+                job = Job(
+                    dataset=TokenDataset(lengths),
+                    lengths=lengths,
+                    budget=settings.budget // TRAIN_SCALE,
+                    window=min(256, settings.train_count // 4),
+                    num_workers=1,
+                    rank=rank,
+                    world_size=size,
+                    group=group,
+                    seed=repeat,
+                )
+                found[name][column].append(_train(trainer, COLUMNS[column](job)))
+        if rank == 0:
+            print(f"  torchtitan: {name} done", flush=True)
+    return found
+
+
+def _train(trainer: Any, batches: Iterator[Any]) -> dict[str, float]:
+    """An epoch, or as much of it as all ranks have batches for."""
+    started = time.perf_counter()
+    samples = steps = 0
+    while _all(batch := next(batches, None)):
+        assert batch is not None
+        ids, labels = batch["input_ids"], batch["labels"]
+        positions = batch.get("positions", torch.arange(ids.shape[1]).expand_as(ids))
+        trainer.train_step(iter([({"input": ids, "positions": positions}, labels)]))
+        samples += num_samples(batch)
+        steps += 1
+    seconds = time.perf_counter() - started
+    getattr(batches, "close", lambda: None)()
+    return {"samples": samples, "steps": steps, "seconds": seconds, "failed": 0.0}
+
+
+def _all(batch: Any) -> bool:
+    have = torch.tensor(int(batch is not None))
+    dist.all_reduce(have, dist.ReduceOp.MIN)
+    return bool(have)
+
+
+def _build(settings: Settings, dump: str) -> Any:
+    from torchtitan.components.checkpointer import CheckpointManager
+    from torchtitan.components.metrics import MetricsProcessor
+    from torchtitan.components.optimizer import LRSchedulersContainer
+    from torchtitan.config import TrainingConfig
+    from torchtitan.trainer import Trainer
+
+    from configs.debug import debug_config
+    from configs.llama3 import small
+    from configs.models import with_sdpa
+
+    sizes: dict[str, int] = {"num_layers": 1, "dim": 32, "num_heads": 2, "vocab_size": 512}
+    config = debug_config(
+        with_sdpa(small(**(sizes if settings.model == "tiny" else {}))),
+        dump_folder=dump,
+        training=TrainingConfig(
+            local_batch_size=1,
+            seq_len=settings.budget,
+            steps=2**31 - 1,
+            disable_cuda_graphs=True,
+            mixed_precision_param="float32",
+        ),
+        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=1),
+        metrics=MetricsProcessor.Config(log_freq=2**31 - 1),
+        checkpoint=CheckpointManager.Config(enable=False),
+    )
+    return Trainer(config)
+
+
+if __name__ == "__main__":
+    main()
