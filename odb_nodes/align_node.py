@@ -327,7 +327,9 @@ class AlignNode(BaseNode[AlignedGroup]):
         settings = self._settings()
         if state["settings"] != settings:
             state = unpend(state)
-            logger.warning(
+            told = logging.WARNING if self.transport.rank == 0 else logging.DEBUG
+            logger.log(
+                told,
                 "settings changed since the state was saved, from %s to %s: no sample is lost or "
                 "repeated, but the order of what is left is another",
                 state["settings"],

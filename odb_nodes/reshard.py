@@ -100,6 +100,7 @@ def _new_state(olds: list[State], cursor: ViewCursor) -> State:
     }
     return {
         **first,
+        "settings": fresh(first["settings"]),
         "rank": cursor.rank,
         "world_size": cursor.world_size,
         "counters": sums.to_state(),
