@@ -1,5 +1,6 @@
 """Online dynamic batching as torchdata nodes, with exact, elastic state."""
 
+from odb_nodes.accumulate import optimizer_steps, sum_weight
 from odb_nodes.align_node import AlignNode
 from odb_nodes.blob import pack_states, unpack_states
 from odb_nodes.budget import Limit, TokenBudget
@@ -49,8 +50,10 @@ __all__ = [
     "WorkerDiedError",
     "describe_state",
     "odb_loader",
+    "optimizer_steps",
     "pack_states",
     "reshard_states",
+    "sum_weight",
     "token_weight",
     "unpack_states",
     "verify_states",

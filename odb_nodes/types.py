@@ -87,7 +87,9 @@ def token_weight(info: StepInfo, world_size: int) -> float:
     With it, the averaged gradient is the gradient of the global mean over the tokens that carry
     loss: ``world_size * num_loss_tokens / total_num_loss_tokens``. An idle rank gets 0; multiply
     its loss all the same, so that its backward pass runs (a mean over no token is NaN: use
-    ``reduction="sum"`` divided by ``max(1, num_loss_tokens)``).
+    ``reduction="sum"`` divided by ``max(1, num_loss_tokens)``). For gradient accumulation use
+    ``optimizer_steps`` and ``sum_weight``. Loss tokens are the labels other than -100 as the
+    collate gets them: shift labels in the transform, not in the model.
 
     Args:
         info: The step's info.

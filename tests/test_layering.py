@@ -7,6 +7,7 @@ PACKAGE = Path(__file__).parent.parent / "odb_nodes"
 LAYERS = [
     {"errors", "types", "permutation"},
     {
+        "accumulate",
         "budget",
         "cutting",
         "views",
