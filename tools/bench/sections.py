@@ -6,15 +6,15 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.bench import counts, loop, ranks, results, states, timing
+from tools.bench import counts, loop, ranks, resources, results, states, timing
 from tools.bench.results import Row
 from tools.bench.settings import Settings
 
 SECTIONS: dict[str, Callable[[Settings], list[Row]]] = {
     "shape": counts.shape,
     "speed": timing.speed,
-    "overlap": timing.overlap,
-    "memory": timing.memory,
+    "overlap": resources.overlap,
+    "memory": resources.memory,
     "ranks": ranks.ranks,
     "states": states.states,
     "scale": states.scale,

@@ -15,7 +15,7 @@ from tools.bench.columns import pad
 from tools.bench.data import SlowDataset, TokenDataset, workload
 from tools.bench.results import Row, spread
 from tools.bench.settings import Settings
-from tools.bench.worlds import run_world
+from tools.bench.worlds import in_child
 
 _COST_WINDOW = 4096
 _DONE = (0.1, 0.5, 0.9)  # of an epoch, at which to resume
@@ -37,7 +37,7 @@ def scale(settings: Settings) -> list[Row]:
     for size in (settings.big_view // 100, settings.big_view):
         for column in ("ours", "standard-8"):
             if column == "ours" or size <= 10_000_000:  # its list of a billion would not fit
-                values = run_world(_open_epoch, 1, column, size)[0]
+                values = in_child(_open_epoch, column, size)
                 rows.append(Row(measure="scale", workload=str(size), column=column, values=values))
     print("  scale: done", flush=True)
     return rows
@@ -105,7 +105,7 @@ def _close(loader: Any) -> None:
         loader.shutdown()
 
 
-def _open_epoch(rank: int, size: int, column: str, num_samples: int) -> dict[str, float]:
+def _open_epoch(column: str, num_samples: int) -> dict[str, float]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
     if column == "ours":

@@ -9,17 +9,41 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torchtitan.components.dataloader import BaseDataLoader
+from torchtitan.trainer import Trainer
 
 from tools.bench.columns import COLUMNS, Job
 from tools.bench.data import TokenDataset, num_samples, workload
 from tools.bench.settings import TRAIN_SCALE, Settings
 
 _COLUMNS = ("standard-8", "standard-safe", "sorted", "packing", "gmt", "bmt", "ours", "ours-paper")
+
+
+class NoLoader(BaseDataLoader):
+    """Stands where torchtitan builds a loader; the columns come later."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        pass
+
+    def __init__(self, config: Config, **_: Any) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        pass
 
 
 def main() -> None:
@@ -91,16 +115,18 @@ def _build(settings: Settings, dump: str) -> Any:
     from torchtitan.components.metrics import MetricsProcessor
     from torchtitan.components.optimizer import LRSchedulersContainer
     from torchtitan.config import TrainingConfig
-    from torchtitan.trainer import Trainer
 
     from configs.debug import debug_config
     from configs.llama3 import small
     from configs.models import with_sdpa
+    from titan_integration.config import DataConfig
 
     sizes: dict[str, int] = {"num_layers": 1, "dim": 32, "num_heads": 2, "vocab_size": 512}
     config = debug_config(
         with_sdpa(small(**(sizes if settings.model == "tiny" else {}))),
         dump_folder=dump,
+        data=DataConfig(),
+        dataloader=NoLoader.Config(),
         training=TrainingConfig(
             local_batch_size=1,
             seq_len=settings.budget,
@@ -112,7 +138,11 @@ def _build(settings: Settings, dump: str) -> Any:
         metrics=MetricsProcessor.Config(log_freq=2**31 - 1),
         checkpoint=CheckpointManager.Config(enable=False),
     )
-    return Trainer(config)
+    trainer = Trainer(config)
+    for module in trainer.model_parts[0].modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it sums
+    return trainer
 
 
 if __name__ == "__main__":

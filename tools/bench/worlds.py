@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing import start_processes
 
 _COUNTED = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast")
 
@@ -25,7 +26,7 @@ def run_world(work: Callable[..., Any], size: int, *args: Any) -> list[Any]:
         ProcessRaisedException: A rank failed; carries its traceback.
     """
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_rank_main, (work, size, folder, args), nprocs=size)
+        start_processes(_rank_main, (work, size, folder, args), nprocs=size, start_method="fork")
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(size)]
 
 
@@ -45,6 +46,18 @@ def _rank_main(
     dist.barrier()
     (Path(folder) / f"{rank}.json").write_text(json.dumps(result))
     dist.destroy_process_group()
+
+
+def in_child(work: Callable[..., Any], *args: Any) -> Any:
+    """``work(*args)`` in a process of its own; what it returns must be JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        start_processes(_child_main, (work, out, args), nprocs=1, start_method="fork")
+        return json.loads(out.read_text())
+
+
+def _child_main(index: int, work: Callable[..., Any], out: Path, args: tuple[Any, ...]) -> None:
+    out.write_text(json.dumps(work(*args)))
 
 
 class Meter:
