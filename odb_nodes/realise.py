@@ -96,6 +96,9 @@ class Realise:
                 return Outcome(view)
             length = checked_length(self.length, data)
             return Outcome(view, _pack(data) if self.portable else data, length)
+        except SystemExit as error:  # would end the worker, and leave all ranks waiting
+            told = SampleError(f"dataset or transform called sys.exit({error.code!r})")
+            return Outcome(view, error=self._explained(told, view))
         except Exception as error:
             return Outcome(view, error=self._explained(error, view))
 
