@@ -70,9 +70,11 @@ class ThreadTransport:
 
     def all_max(self, values: list[int], what: str) -> list[int]:
         self.stats.rounds += 1
+        self.stats.bytes += 8 * len(values)
         return [max(column) for column in zip(*self._gather(values, "max"), strict=True)]
 
     def all_sum(self, values: Int64s, what: str) -> Int64s:
+        self.stats.bytes += values.nbytes
         return np.sum(self._gather(values, f"sum{values.shape}"), axis=0)
 
     def share_text(self, text: str, what: str) -> str:
