@@ -49,7 +49,7 @@ WORKLOADS = {
 
 def fewest_groups(lengths: Lengths | Sequence[int], max_tokens: int) -> int:
     """Fewest groups of at most ``max_tokens`` padded tokens, all lengths known: sort and cut."""
-    ordered = np.sort(np.asarray(lengths))[::-1].tolist()
+    ordered = np.sort(np.asarray(lengths, np.int64))[::-1].tolist()
     groups = at = 0
     while at < len(ordered):
         at += max(1, max_tokens // ordered[at])
@@ -59,5 +59,7 @@ def fewest_groups(lengths: Lengths | Sequence[int], max_tokens: int) -> int:
 
 def fewest_steps(shares: Sequence[Lengths | Sequence[int]], max_tokens: int) -> int:
     """Fewest steps in which as many ranks can emit all samples, dealt out in any way."""
-    groups = fewest_groups(np.concatenate([np.asarray(share) for share in shares]), max_tokens)
+    groups = fewest_groups(
+        np.concatenate([np.asarray(share, np.int64) for share in shares]), max_tokens
+    )
     return -(-groups // len(shares))
