@@ -28,8 +28,9 @@ def debug_config(spec: ModelSpec, **changes: Any) -> OdbTrainer.Config:
         "hf_assets_path": "outputs/corpus/tokenizer",
         "dump_folder": "outputs/debug",
         "data": DataConfig(
+            max_samples=5000,
             path=["outputs/corpus/corpus.jsonl"],
-            odb=OdbConfig(token_budget=4096, window=512),
+            odb=OdbConfig(token_budget=4096, window=1024),
         ),
         "loss": CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)),
         "optimizer": default_adamw(lr=2e-3),

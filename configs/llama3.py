@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from torch import nn
+from torchtitan.components.optimizer import default_adamw
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.models.common.attention import FlexAttention
 from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
@@ -33,8 +34,9 @@ def llama3_8b_sft() -> OdbTrainer.Config:
     """Full fine-tune of Llama 3.1 8B from its Hugging Face weights in ``hf_assets_path``."""
     config = with_odb(
         config_registry.llama3_8b(),
-        hf_assets_path="assets/hf/Llama-3.1-8B",
-        data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384)),
+        model_spec=model_registry("8B", attn_backend="varlen"),
+        optimizer=default_adamw(lr=1e-5),
+        data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384, layout="packed")),
     )
     config.checkpoint.initial_load_in_hf = True
     return config

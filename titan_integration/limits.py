@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.loss import ChunkedLossWrapper
 from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
+from torchtitan.models.common.decoder import Decoder
 from torchtitan.models.common.token_dispatcher import (
     DeepEPTokenDispatcher,
     HybridEPTokenDispatcher,
@@ -50,6 +51,12 @@ def check_supported(config: "OdbTrainer.Config") -> None:
     """Raise UserError, with the remedy, on a configuration that cannot run."""
     if not config.data.path:
         return
+    longest = _model_limit(config)
+    if longest is not None and config.training.seq_len > longest:
+        raise UserError(
+            f"training.seq_len must be at most {longest} (the model's longest sequence), got "
+            f"{config.training.seq_len}; set --training.seq_len {longest}"
+        )
     if not config.data.odb.enable:
         if config.training.steps == UNLIMITED_STEPS:
             raise UserError(
@@ -119,6 +126,11 @@ def _check_components(config: "OdbTrainer.Config") -> None:
                 f"{name} must be a {kind.__qualname__} with ODB, got {got.__qualname__}; "
                 "see titan_integration.with_odb"
             )
+
+
+def _model_limit(config: Trainer.Config) -> int | None:
+    model = config.model_spec.model if config.model_spec is not None else None
+    return model.max_seq_len if isinstance(model, Decoder.Config) else None
 
 
 def _uses(config: Trainer.Config, *kinds: type) -> list[Any]:

@@ -39,16 +39,24 @@ class Run:
         args: Of the command, after module and config.
         ranks: Processes that train.
         config: Function of ``tests.titan.tiny``.
+        entry: Module to run.
     """
 
-    def __init__(self, folder: Path, *args: str, ranks: int = 1, config: str = "tiny") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *args: str,
+        ranks: int = 1,
+        config: str = "tiny",
+        entry: str = "titan_integration.train",
+    ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         launcher = [sys.executable, "-m"]
         if ranks > 1:
             launcher += ["titan_integration.launch", "--standalone"]
             launcher += [f"--nproc_per_node={ranks}", "-m"]
-        command = [*launcher, "titan_integration.train", "--module", "tests.titan.tiny"]
+        command = [*launcher, entry, "--module", "tests.titan.tiny"]
         command += ["--config", config, "--dump_folder", str(folder)]
         command += ["--data.audit_log", str(folder / "audit"), *args]
         self._out, self._err = folder / "out.txt", folder / "err.txt"

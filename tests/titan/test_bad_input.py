@@ -44,6 +44,7 @@ def _set(path: str, value: object) -> Change:
         (_set("data.odb.idle", "skip"), "data.odb.idle must be 'emit'"),
         (_set("data.odb.layout", "packed"), "needs flex or varlen attention"),
         (_set("training.disable_cuda_graphs", False), "--training.disable_cuda_graphs"),
+        (_set("training.seq_len", 2**20), "training.seq_len must be at most 131072"),
         (_set("training.local_batch_size", 4), "training.local_batch_size must be 1"),
         (_set("parallelism.pipeline_parallel_degree", 2), "pipeline_parallel_degree must be 1"),
         (_set("parallelism.context_parallel_degree", 2), "context_parallel_degree must be 1"),

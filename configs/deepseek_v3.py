@@ -1,0 +1,13 @@
+"""DeepSeek V3: a small mixture of experts for two CPU cores."""
+
+from torchtitan.models.deepseek_v3 import model_registry
+
+from configs.debug import DEBUG_VOCAB, debug_config
+from configs.models import with_layers, with_sdpa, with_vocab
+from titan_integration.trainer import OdbTrainer
+
+
+def debug_odb() -> OdbTrainer.Config:
+    """Two layers of torchtitan's debug model, one of them with experts."""
+    spec = with_layers(model_registry("debugmodel"), 2)
+    return debug_config(with_sdpa(with_vocab(spec, DEBUG_VOCAB)))

@@ -1,0 +1,48 @@
+"""The exact loss, the last samples of an epoch, and the three ways in which a run ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.titan.runs import Run, delivered, summary, train
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny_flex"])
+def test_gradients_equal_the_float64_reference_with_idle_ranks_and_a_partial_accumulation(
+    tmp_path: Path, data_args: list[str], config: str
+) -> None:
+    args = [*data_args, "--data.max_samples", "45", "--training.global_batch_size", "8"]
+    args += ["--training.max_norm", "1e9", "--data.odb.token_budget", "512"]
+    if config == "tiny_flex":
+        args += ["--data.odb.layout", "packed"]
+    run = Run(tmp_path, *args, ranks=2, config=config, entry="tests.titan.gradient_check")
+    result = run.wait()
+    assert result.code == 0, (result.out + result.err)[-4000:]
+    report = json.loads((tmp_path / "gradients.json").read_text())
+    assert len(report["errors"]) >= 2
+    assert max(report["errors"]) < 1e-5
+    assert report["idle"][-1] > 0
+    assert sorted(delivered(tmp_path)) == [(0, index) for index in range(45)]
+    assert summary(tmp_path)["coverage"] == "exact"
+
+
+def test_a_quota_and_a_number_of_steps_end_a_run_and_leave_it_resumable(
+    tmp_path: Path, data_args: list[str]
+) -> None:
+    train(tmp_path, *data_args, "--training.steps", "2")
+    first = summary(tmp_path)
+    assert first["steps"] == 2
+    assert first["coverage"].endswith("ended by training.steps")
+    train(tmp_path, *data_args, "--data.sample_quota", "100")
+    second = summary(tmp_path)
+    assert second["samples_emitted"] >= 100 > first["samples_emitted"]
+    assert second["resumed_from"] == 2
+    assert len(set(delivered(tmp_path))) == second["samples_emitted"]
+
+
+def test_torchtitans_own_batches_run_on_the_same_rows(tmp_path: Path, data_args: list[str]) -> None:
+    args = ["--data.odb.no-enable", "--training.steps", "2", "--training.seq_len", "256"]
+    result = train(tmp_path, *data_args, *args, config="tiny_flex")
+    assert "step:  2" in result.out
+    assert not (tmp_path / "odb_summary.json").exists()
