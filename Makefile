@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CORPUS := outputs/corpus
+REF := .venv-ref
+REF_STAMP := $(REF)/.installed
 
 # Lazy on purpose: only `make train` looks for GPUs. Without any, it trains on two CPU ranks.
 FOUND_GPUS = $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
@@ -60,11 +62,21 @@ soak: setup ## run, kill and resume for a long time, with an audit of what was d
 fuzz: setup ## random worlds, settings and failures
 	$(BIN)/python -m tools.fuzz $(ARGS)
 
-bench: corpus ## measure everything, and draw it
+bench: corpus $(REF_STAMP) ## measure everything, and draw it
 	$(BIN)/python -m tools.bench $(ARGS)
 
-bench-quick: corpus ## the same measurements, smaller
+bench-quick: corpus $(REF_STAMP) ## the same measurements, smaller
 	$(BIN)/python -m tools.bench --quick $(ARGS)
+
+# The package we compare with needs an older torch than torchtitan does.
+$(REF_STAMP): constraints.txt
+	@echo "bench: making $(REF) with torch 2.13 and the reference (once)"
+	@$(REF)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(REF)
+	@$(REF)/bin/python -m pip install --quiet --disable-pip-version-check \
+		torch==2.13.0 torchdata==0.11.0 numpy safetensors tokenizers
+	@$(REF)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		online-dynamic-batching==0.1.2 --editable .
+	@touch $@
 
 quality: corpus ## compare the loss reached with and without dynamic batches
 	$(BIN)/python -m tools.quality $(ARGS)

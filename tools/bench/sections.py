@@ -35,7 +35,10 @@ def _titan(settings: Settings) -> list[Row]:
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
         command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
         command += ["-m", "tools.bench.titan", settings.dumps(), folder]
-        subprocess.run(command, check=True)
+        with (Path(folder) / "log").open("wb") as log:  # torchtitan's, of interest if it fails
+            failed = subprocess.run(command, stderr=log, check=False).returncode
+        if failed:
+            raise SystemExit((Path(folder) / "log").read_text(errors="replace")[-4000:])
         told = [results.load(Path(folder) / f"{rank}.json") for rank in range(2)]
     return loop.to_rows("torchtitan", told)
 

@@ -9,15 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
-from torchtitan.components.dataloader import BaseDataLoader
-from torchtitan.trainer import Trainer
 
 from tools.bench.columns import COLUMNS, Job
 from tools.bench.data import TokenDataset, num_samples, workload
@@ -26,35 +22,17 @@ from tools.bench.settings import TRAIN_SCALE, Settings
 _COLUMNS = ("standard-8", "standard-safe", "sorted", "packing", "gmt", "bmt", "ours", "ours-paper")
 
 
-class NoLoader(BaseDataLoader):
-    """Stands where torchtitan builds a loader; the columns come later."""
-
-    @dataclass(kw_only=True, slots=True)
-    class Config(BaseDataLoader.Config):
-        pass
-
-    def __init__(self, config: Config, **_: Any) -> None:
-        pass
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        pass
-
-
 def main() -> None:
     """``SETTINGS OUT``: train, and write counts and seconds of this rank to a file in OUT."""
     settings, folder = Settings.loads(sys.argv[1]), Path(sys.argv[2])
     from titan_integration import cpu
 
     if cpu.is_cpu_only():
-        cpu.patch()
+        cpu.patch()  # before torchtitan is imported
+    from tools.bench.titan_trainer import build
+
     with tempfile.TemporaryDirectory() as dump:
-        trainer = _build(settings, dump)
+        trainer = build(settings, dump)
         trainer.step = 2  # neither the first nor a logged one
         rank = dist.get_rank()
         found = _all_columns(trainer, settings, rank)
@@ -108,41 +86,6 @@ def _all(batch: Any) -> bool:
     have = torch.tensor(int(batch is not None))
     dist.all_reduce(have, dist.ReduceOp.MIN)
     return bool(have)
-
-
-def _build(settings: Settings, dump: str) -> Any:
-    from torchtitan.components.checkpointer import CheckpointManager
-    from torchtitan.components.metrics import MetricsProcessor
-    from torchtitan.components.optimizer import LRSchedulersContainer
-    from torchtitan.config import TrainingConfig
-
-    from configs.debug import debug_config
-    from configs.llama3 import small
-    from configs.models import with_sdpa
-    from titan_integration.config import DataConfig
-
-    sizes: dict[str, int] = {"num_layers": 1, "dim": 32, "num_heads": 2, "vocab_size": 512}
-    config = debug_config(
-        with_sdpa(small(**(sizes if settings.model == "tiny" else {}))),
-        dump_folder=dump,
-        data=DataConfig(),
-        dataloader=NoLoader.Config(),
-        training=TrainingConfig(
-            local_batch_size=1,
-            seq_len=settings.budget,
-            steps=2**31 - 1,
-            disable_cuda_graphs=True,
-            mixed_precision_param="float32",
-        ),
-        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=1),
-        metrics=MetricsProcessor.Config(log_freq=2**31 - 1),
-        checkpoint=CheckpointManager.Config(enable=False),
-    )
-    trainer = Trainer(config)
-    for module in trainer.model_parts[0].modules():
-        if isinstance(module, FSDPModule):
-            module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it sums
-    return trainer
 
 
 if __name__ == "__main__":
