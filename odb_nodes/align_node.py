@@ -244,7 +244,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         helds = [taken[slot] for slot in order]
         own = own_counts(helds)
         totals = self.exchange.total(own) if self._totals else own
-        refs = source.join_refs(held for step in helds for held in step)
+        refs = source.join_refs(held.ref for step in helds for held in step)
         round_ = Round(helds, refs, own, totals)
         if self._quota is not None:
             kept = steps_to_quota(totals[:, 0], self._quota - self._quota_done)

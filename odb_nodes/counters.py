@@ -1,6 +1,6 @@
 """What was delivered in an epoch so far: plain sums, part of the state."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from odb_nodes.errors import StateError
@@ -54,7 +54,7 @@ class Counters:
 
     def to_state(self) -> dict[str, int]:
         """Plain values."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _NAMES}  # asdict takes 10 times longer
 
     @staticmethod
     def from_state(state: Any) -> "Counters":
@@ -63,12 +63,14 @@ class Counters:
         Raises:
             StateError: A counter is missing or not a non-negative integer.
         """
-        names = {field.name for field in fields(Counters)}
-        if not isinstance(state, dict) or set(state) != names:
-            raise StateError(f"state counters must be {sorted(names)}, got {brief(state)}")
+        if not isinstance(state, dict) or set(state) != set(_NAMES):
+            raise StateError(f"state counters must be {sorted(_NAMES)}, got {brief(state)}")
         return Counters(
             **{
                 name: natural(state, name, "state counter", 1 << (64 if "digest" in name else 62))
                 for name in state
             }
         )
+
+
+_NAMES = tuple(field.name for field in fields(Counters))

@@ -1,6 +1,7 @@
 """Node: a window of samples cut into groups under a token budget."""
 
 import logging
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -51,6 +52,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
     ARRIVED_KEY = "arrived"
     OVERLONG_KEY = "overlong"
     FILLER_KEY = "filler"
+    FILLER_LENGTH_KEY = "filler_length"
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.interrupted = False  # set by AlignNode to end a refill early
         self._exhausted = False
         self._filler: Held | None = None
+        self._filler_refs: Refs | None = None  # after a restore there is no need of it yet
         self._clear()
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
@@ -96,11 +99,12 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
     def get_state(self) -> dict[str, Any]:
         return {
             self.SOURCE_KEY: self.source.state_dict(),
-            self.HELD_KEY: self.join_refs(self._held.values()),
+            self.HELD_KEY: self.join_refs(self._refs.values()),
             self.DROPS_KEY: self.drops.to_state(),
             self.ARRIVED_KEY: self._arrived,
             self.OVERLONG_KEY: self.num_overlong,
-            self.FILLER_KEY: self.join_refs([self._filler]) if self._filler else None,
+            self.FILLER_KEY: None if self._filler_refs is None else self._filler_refs[:],
+            self.FILLER_LENGTH_KEY: self._filler_length,
         }
 
     def refill(self, window: Window | None = None) -> bool:
@@ -121,6 +125,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         """Hand out samples that the window let go."""
         for key in keys:
             self._costs.pop(key, None)
+            del self._refs[key]
         return [self._held.pop(key) for key in keys]
 
     def put_back(self, helds: Iterable[Held]) -> None:
@@ -133,11 +138,12 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         ref = sample.view.position if self.by_position else pack_sample(sample)
         return Held(sample, ref, count_loss_tokens(sample.data, sample.length))
 
-    def join_refs(self, helds: Iterable[Held]) -> Refs:
+    def join_refs(self, refs: Iterable[Any]) -> Refs:
         """Held samples as they stand in a state: 8 bytes a position, or a list of contents."""
-        if self.by_position:
-            return pack_positions(np.fromiter((held.ref for held in helds), np.int64))
-        return [held.ref for held in helds]
+        listed = list(refs)
+        if self.by_position:  # as pack_positions does, which takes twice as long from a list
+            return struct.pack(f"<{len(listed)}q", *listed)
+        return listed
 
     def restore(self, refs: Any, what: str) -> list[Held]:
         """The held samples behind the references of a state, in order.
@@ -162,6 +168,8 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         Raises:
             SampleError: None was seen, and the source cannot rebuild one.
         """
+        if self._filler is None and self._filler_refs is not None:
+            self._filler = self.restore(self._filler_refs, "state 'filler'")[0]
         if self._filler is None and self.by_position:
             self._filler = self._any_sample()
         if self._filler is None:
@@ -216,13 +224,14 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self._costs: dict[int, tuple[int, ...]] = {}
         self.window = Window(self.budget, self._costs)
         self._held: dict[int, Held] = {}  # by key, in order of arrival
+        self._refs: dict[int, Any] = {}  # their refs again: a state is taken at every step
         self._age = 0
         self._arrived = 0
         self._exhausted = False
         self.interrupted = False
         self.num_overlong = 0
         self.drops = DropLog()
-        self._filler = None
+        self._filler, self._filler_refs, self._filler_length = None, None, 0
 
     def _admit(self, item: Any) -> None:
         if isinstance(item, Sample):
@@ -251,13 +260,14 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
 
     def _add(self, held: Held) -> None:
         sample = held.sample
-        if self._filler is None or sample.length < self._filler.sample.length:
-            self._filler = held
+        if self._filler_refs is None or sample.length < self._filler_length:
+            self._filler, self._filler_length = held, sample.length
+            self._filler_refs = self.join_refs([held.ref])
         key = make_key(sample.length, self._age)
         self._age += 1
         if self.budget.extra:
             self._costs[key] = self.budget.costs(sample.data)
-        self._held[key] = held
+        self._held[key], self._refs[key] = held, held.ref
         self.window.add(key)
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -265,10 +275,13 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self._check_kind(state[self.HELD_KEY])
         self._restore_source(state[self.SOURCE_KEY])
         held = self.restore(state[self.HELD_KEY], "state 'held'")
-        filler = state[self.FILLER_KEY]
+        filler = None if state[self.FILLER_KEY] is None else state[self.FILLER_KEY][:]
+        # A position is only mapped again when an IDLE step asks for it: it may be delivered.
+        eager = filler is not None and not self.by_position
+        shortest = self.restore(filler, "state 'filler'")[0] if eager else None
         self._clear()
-        if filler is not None:
-            self._filler = self.restore(filler, "state 'filler'")[0]
+        self._filler, self._filler_refs = shortest, filler
+        self._filler_length = state[self.FILLER_LENGTH_KEY]
         self.put_back(held)
         self.drops = DropLog.from_state(state[self.DROPS_KEY])
         self._arrived, self.num_overlong = state[self.ARRIVED_KEY], state[self.OVERLONG_KEY]

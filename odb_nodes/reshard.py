@@ -97,6 +97,7 @@ def _new_state(olds: list[State], cursor: ViewCursor) -> State:
         "arrived": 0,
         "overlong": overlong,
         "filler": None,
+        "filler_length": 0,
     }
     return {
         **first,

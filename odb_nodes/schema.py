@@ -47,7 +47,7 @@ def check_window_state(state: Any) -> State:
     samples are held as positions, else it is whatever the source makes of it."""
     known: State = _record(state, "window state", _WINDOW_KEYS)
     DropLog.from_state(known["drops"])
-    for name in ("arrived", "overlong"):
+    for name in ("arrived", "overlong", "filler_length"):
         natural(known, name, "window state")
     by_position = isinstance(known["held"], bytes)
     bound = view_cursor(known["source"]).num_samples if by_position else _NO_BOUND
@@ -144,4 +144,4 @@ _STATE_KEYS = {
     "source",
 }
 _SETTINGS_KEYS = {"budget", "window", "policy", "steps_per_round"}
-_WINDOW_KEYS = {"source", "held", "drops", "arrived", "overlong", "filler"}
+_WINDOW_KEYS = {"source", "held", "drops", "arrived", "overlong", "filler", "filler_length"}

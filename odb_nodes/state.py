@@ -21,6 +21,7 @@ from odb_nodes.views import (
 )
 
 _MASK = (1 << 64) - 1
+_ATOMS = {bytes, int, str}
 
 
 def fresh(value: Any, depth: int = 256) -> Any:
@@ -34,6 +35,8 @@ def fresh(value: Any, depth: int = 256) -> Any:
     if isinstance(value, dict):
         return {key: fresh(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list):
+        if set(map(type, value)) <= _ATOMS:  # thousands of samples: copied in one go
+            return value[:]
         return [fresh(item, depth - 1) if isinstance(item, dict | list) else item for item in value]
     return value
 
