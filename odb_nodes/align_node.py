@@ -133,6 +133,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         with self.exchange.lock:
             if self.exchange.failure is not None:
                 raise self.exchange.failure
+            if not self.exchange.open:  # ended, or left while a thread was on its way here
+                raise StopIteration
             try:
                 return self._next()
             except StopIteration:

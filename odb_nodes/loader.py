@@ -9,6 +9,7 @@ from torchdata.nodes import BaseNode, Loader, Mapper, PinMemory, Prefetcher
 from odb_nodes.align_node import AlignNode
 from odb_nodes.budget import TokenBudget
 from odb_nodes.collate import PadCollate
+from odb_nodes.exchange import Exchange
 from odb_nodes.grouping_node import GroupingNode
 from odb_nodes.mapper import SampleMapper
 from odb_nodes.sampler_view import SamplerView
@@ -47,7 +48,7 @@ class OdbLoader(Loader[OdbBatch]):
         if prefetch < 0:
             raise ValueError(f"prefetch must be at least 0, got {prefetch}")
         self.align = align
-        node: BaseNode[OdbBatch] = Mapper(align, _CollateStep(collate))
+        node: BaseNode[OdbBatch] = Mapper(align, _CollateStep(collate, align.exchange))
         if prefetch:
             node = Prefetcher(node, prefetch_factor=prefetch)
         if pin_memory:
@@ -106,13 +107,20 @@ class OdbLoader(Loader[OdbBatch]):
 
 
 class _CollateStep:
-    """Collates one aligned group; the info goes along."""
+    """Collates one aligned group; the info goes along. Tells the other ranks if that raises."""
 
-    def __init__(self, collate: Collate) -> None:
+    def __init__(self, collate: Collate, exchange: Exchange) -> None:
         self._collate = collate
+        self._exchange = exchange
 
     def __call__(self, group: AlignedGroup) -> OdbBatch:
-        return OdbBatch(self._collate([sample.data for sample in group.samples]), group.info)
+        try:
+            return OdbBatch(self._collate([sample.data for sample in group.samples]), group.info)
+        except Exception as error:
+            indices = [sample.view.index for sample in group.samples]
+            error.add_note(f"while collating dataset[i] for i in {indices}")
+            self._exchange.report_failure(error)
+            raise
 
 
 class _Surface(BaseNode[OdbBatch]):
@@ -130,9 +138,12 @@ class _Surface(BaseNode[OdbBatch]):
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         super().reset(initial_state)
-        for it in self.background():
+        background = self.background()
+        for it in background:
             it._stop_event.set()
         self._align.leave()
+        for it in background:
+            it._thread.join()  # a straggler would take from the next pass
         self.source.reset(None if initial_state is None else self._wrap(initial_state))
 
     def next(self) -> OdbBatch:

@@ -196,6 +196,35 @@ def test_every_rank_runs_the_same_collectives(policy: str) -> None:
     assert all(other == calls[0] for other in calls)
 
 
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_ranks_may_break_off_together_hundreds_of_times(prefetch: int) -> None:
+    def work(rank: int, transport: Any) -> list[Any]:
+        ranks = {"process_group": transport, "rank": rank, "world_size": 2}
+        with odb_loader(
+            Tokens(random_lengths(61)), token_budget=BUDGET, window=8, prefetch=prefetch, **ranks
+        ) as loader:
+            for epoch in range(100):
+                for batch in loader:
+                    assert batch.info.epoch == epoch
+                    if batch.info.step == epoch % 7:
+                        break
+            return list(loader)
+
+    assert everything(ThreadWorld(2).run(work)) == list(range(61))
+
+
+def test_nothing_is_exchanged_once_a_pass_was_left() -> None:
+    transport = ThreadWorld(1).transports[0]
+    groups = GroupingNode(SampleMapper(SamplerView(50), Tokens(random_lengths(50))), 40, window=4)
+    node = AlignNode(groups, steps_per_round=1, process_group=transport)
+    next(node)
+    node.leave()
+    calls = len(transport.calls)
+    with pytest.raises(StopIteration):
+        next(node)
+    assert len(transport.calls) == calls
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
