@@ -1,6 +1,7 @@
 """What every rank sees when one fails, dies, hangs, differs or leaves: real gloo ranks."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -222,13 +223,13 @@ def test_the_failing_rank_raises_the_users_exception_and_all_others_name_it(
     name = f"{stage} {mode}"
     failed, others = failed_and_others(world, name, "UserError")
     own = world[failed][name]
-    if not (stage == "collate" and mode != "0 0"):
-        assert own["args"] == (stage, BAD)
-    if stage != "collate":
-        assert f"dataset[{BAD}]" in own["notes"]
+    assert own["args"] == (stage, BAD)
+    named = re.compile(rf"while (preparing dataset\[{BAD}\]|collating .*\b{BAD}\b)")
+    assert named.search(own["notes"])
     for other in others:
         assert other["type"] == "PeerFailedError"
         assert f"rank {failed} failed: UserError" in other["args"][0]
+        assert named.search(other["args"][0])
         assert other["seconds"] < SOON_S
 
 
