@@ -1,5 +1,6 @@
 """``odb_loader`` in the place of a torchtitan dataloader."""
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from torchtitan.components.tokenizer import HuggingFaceTokenizer
 from odb_nodes import (
     OdbLoader,
     PadCollate,
+    StateError,
     describe_state,
     odb_loader,
     pack_states,
@@ -28,6 +30,10 @@ from titan_integration.groups import data_group, gather
 from titan_integration.rows import Rows
 from titan_integration.totals import Totals, merge, share
 
+NEW_DATA_REMEDY = (
+    "undo the change, train to another --dump_folder, or begin the data anew with "
+    "--checkpoint.exclude_from_loading dataloader"
+)
 TitanBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
@@ -108,7 +114,8 @@ class OdbDataLoader(BaseDataLoader):
 
     def __iter__(self) -> Iterator[TitanBatch]:
         while not self.exhausted:
-            batches = iter(self.loader)
+            with _explained():
+                batches = iter(self.loader)  # a loaded state is checked against rows and settings
             batch = next(batches, None)
             if batch is None:
                 raise UserError("every row was left out, none could be trained on")
@@ -148,11 +155,12 @@ class OdbDataLoader(BaseDataLoader):
         """Continue after a state's last batch, at this or another data-parallel degree."""
         if not state_dict.get(self.STATE):
             return
-        states = unpack_states(state_dict[self.STATE])
-        if len(states) != self.dp_world_size:
-            states = reshard_states(states, self.dp_world_size)
-        self._state = states[self.dp_rank]
-        self.loader.load_state_dict(self._state)
+        with _explained():
+            states = unpack_states(state_dict[self.STATE])
+            if len(states) != self.dp_world_size:
+                states = reshard_states(states, self.dp_world_size)
+            self._state = states[self.dp_rank]
+            self.loader.load_state_dict(self._state)
         merged = Totals(**json.loads(state_dict[self.TOTALS]))
         self.totals = share(merged, self.dp_rank)
         self._note_end()
@@ -223,3 +231,12 @@ class OdbDataLoader(BaseDataLoader):
             on_error=odb.on_error,
             timeout_s=odb.timeout_s,
         )
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turn a state that does not fit into something a person can act on."""
+    try:
+        yield
+    except StateError as error:
+        raise UserError(f"the checkpoint does not fit: {error}; {NEW_DATA_REMEDY}") from error

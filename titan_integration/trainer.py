@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.fsdp import FSDPModule
 from torchtitan.components.checkpointer import BaseCheckpointManager, CheckpointManager
 from torchtitan.components.metrics import MetricsProcessor
@@ -17,7 +18,8 @@ from torchtitan.trainer import Trainer
 
 from titan_integration.audit import AuditLog
 from titan_integration.config import UNLIMITED_STEPS, DataConfig
-from titan_integration.dataloader import OdbDataLoader, TitanBatch
+from titan_integration.dataloader import NEW_DATA_REMEDY, OdbDataLoader, TitanBatch
+from titan_integration.errors import UserError
 from titan_integration.limits import check_supported, length_multiple
 from titan_integration.metrics import OdbMetricsProcessor
 from titan_integration.schedule import SampleLRSchedulers
@@ -98,6 +100,12 @@ class OdbTrainer(Trainer):
             super().train()
             if self.odb is not None:
                 self._sum_up(self.odb)
+        except (RuntimeError, CheckpointException) as error:
+            if self.odb is not None and "Missing key in checkpoint state_dict: data" in str(error):
+                raise UserError(
+                    f"the checkpoint was not saved with ODB; {NEW_DATA_REMEDY}"
+                ) from error
+            raise
         finally:
             # Also on KeyboardInterrupt, where torchtitan's main does not close the trainer.
             self._release()

@@ -46,3 +46,16 @@ def test_torchtitans_own_batches_run_on_the_same_rows(tmp_path: Path, data_args:
     result = train(tmp_path, *data_args, *args, config="tiny_flex")
     assert "step:  2" in result.out
     assert not (tmp_path / "odb_summary.json").exists()
+    odb = Run(tmp_path, *data_args, config="tiny_flex").wait()
+    assert odb.code == 2
+    assert "error: the checkpoint was not saved with ODB" in odb.err
+
+
+def test_a_checkpoint_of_other_rows_is_refused(tmp_path: Path, data_args: list[str]) -> None:
+    train(tmp_path, *data_args, "--training.steps", "2")
+    other = Run(tmp_path, *data_args, "--data.max_samples", "100").wait()
+    assert other.code == 2
+    line = next(line for line in other.err.splitlines() if line.startswith("error: "))
+    assert "the checkpoint does not fit" in line
+    assert "240" in line
+    assert "100" in line
