@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tools.bench import counts, resources, states, timing
+from tools.bench import resources, states, timing
 from tools.bench.__main__ import main
 from tools.bench.columns import COLUMNS, Job, available
 from tools.bench.data import Audit, TokenDataset, workload
@@ -60,8 +60,7 @@ def test_the_command_writes_its_schema_and_a_page(tmp_path: Path) -> None:
 
 def test_the_timed_sections_and_the_gpu_loop_run_on_a_cpu(tmp_path: Path) -> None:
     rows = [*timing.speed(TINY), *resources.overlap(TINY), *states.scale(TINY), *training(TINY)]
-    rows += counts.ablations(TINY)
-    for measure in ("speed", "overlap", "scale", "training-cpu", "ablation-window"):
+    for measure in ("speed", "overlap", "scale", "training-cpu"):
         assert find(rows, measure, column="ours"), measure
     assert find(rows, "training-cpu", column="ours")[0].values["of_standard"]["median"] > 0
     meta = {

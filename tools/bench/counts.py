@@ -8,7 +8,9 @@ from tools.bench.offline import minimum_batches
 from tools.bench.results import Row
 from tools.bench.settings import Settings
 
+_BY_WINDOW = ("reference", "ours", "ours-paper")
 _ABLATED = ("ours", "ours-paper", "reference", "gmt")
+_WINDOW = 256
 _BUDGETS = (4096, 8192, 16384, 32768, 65536)
 _WINDOWS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95)
@@ -20,7 +22,7 @@ def shape(settings: Settings) -> list[Row]:
     for name in settings.workloads:
         lengths = workload(name, settings.count)
         for column in available(list(COLUMNS)):
-            for window in settings.windows if column in WINDOWED else settings.windows[:1]:
+            for window in settings.windows if column in _BY_WINDOW else (_WINDOW,):
                 job = _job(lengths, settings.budget, window)
                 rows.append(count("shape", name, column, job))
         print(f"  shape: {name} done", flush=True)
@@ -29,8 +31,8 @@ def shape(settings: Settings) -> list[Row]:
 
 def ablations(settings: Settings) -> list[Row]:
     """Token budget, window, and share of short samples, one at a time."""
-    lengths = workload("mmmix", settings.count)
-    base = _job(lengths, settings.budget, settings.windows[min(1, len(settings.windows) - 1)])
+    lengths = workload("mmmix", settings.count // 2)
+    base = _job(lengths, settings.budget, _WINDOW)
     rows = []
     for column in available(_ABLATED):
         for budget in _few(_BUDGETS, settings):
@@ -39,7 +41,7 @@ def ablations(settings: Settings) -> list[Row]:
             if column in WINDOWED:
                 rows.append(_ablate("window", window, column, replace(base, window=window)))
         for share in _few(_SHARES, settings):
-            job = _job(mixture(share, settings.count), base.budget, base.window)
+            job = _job(mixture(share, len(lengths)), base.budget, base.window)
             rows.append(_ablate("short", share, column, job))
         print(f"  ablations: {column} done", flush=True)
     return rows

@@ -21,7 +21,7 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape(dim=32, layers=1, heads=2, vocab=512),
-    "small": Shape(dim=128, layers=4, heads=4, vocab=8192),
+    "small": Shape(dim=64, layers=2, heads=2, vocab=2048),
     "large": Shape(dim=1024, layers=24, heads=16, vocab=32768),
 }
 

@@ -154,7 +154,8 @@ def _states(rows: Sequence[Row]) -> list[str]:
     for row in find(rows, "memory"):
         body.append([row.column, "peak memory of an epoch", f"{row.values['peak_mb']:.0f} MB"])
     for row in find(rows, "wait"):
-        told = f"{100 * middle(row.values['wait_of_step_time']):.2f} % of step time"
+        told = f"{100 * middle(row.values['wait_of_step_time']):.2f} % of step time in the "
+        told += f"background, {100 * middle(row.values['stall_of_step_time']):.2f} % in the trainer"
         body.append([row.column, "wait for the exchange, two ranks", told])
     return table(head, body) if body else []
 

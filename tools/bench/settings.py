@@ -38,7 +38,7 @@ class Settings:
     windows: tuple[int, ...] = (64, 256, 1024)
     worlds: tuple[int, ...] = (2, 4)
     budget: int = FULL_BUDGET
-    train_count: int = 512
+    train_count: int = 1024
     model: str = "small"
     device: str = "cpu"
     big_view: int = 1_000_000_000
@@ -55,7 +55,7 @@ class Settings:
             timed=("ultrachat",),
             windows=(64, 256),
             worlds=(2,),
-            train_count=96,
+            train_count=256,
             num_texts=512,
         )
 

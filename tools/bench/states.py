@@ -50,8 +50,8 @@ def _cost(window: int, settings: Settings) -> Row:
     with loader:
         for _ in itertools.islice(loader, 40):
             align: Any = loader.align
-            started = time.perf_counter()
             with align.exchange.lock:  # the thread that prefetches takes it for every batch
+                started = time.perf_counter()
                 state = align.state_dict()
             costs.append((time.perf_counter() - started) * 1e6)
             sizes.append(len(pickle.dumps(state)))

@@ -39,9 +39,9 @@ _RULES: list[_Rule] = [
         lambda r: r.column == "ours" and r.window == 256,
     ),
     (
-        "exchange wait, of step time",
+        "trainer's wait on two balanced ranks, of step time",
         "wait",
-        "wait_of_step_time",
+        "stall_of_step_time",
         0.01,
         False,
         lambda r: r.column == "ours",

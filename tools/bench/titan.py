@@ -19,7 +19,7 @@ from tools.bench.columns import COLUMNS, Job
 from tools.bench.data import TokenDataset, num_samples, workload
 from tools.bench.settings import TRAIN_SCALE, Settings
 
-_COLUMNS = ("standard-8", "standard-safe", "sorted", "packing", "gmt", "bmt", "ours", "ours-paper")
+_COLUMNS = ("standard-8", "packing", "gmt", "ours")
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def _all_columns(trainer: Any, settings: Settings, rank: int) -> dict[str, Any]:
     for name in settings.workloads:
         lengths = workload(name, settings.train_count, scale=1 / TRAIN_SCALE)
         found[name] = {column: [] for column in _COLUMNS}
-        for repeat in range(min(3, settings.repeats)):
+        for repeat in range(min(2, settings.repeats)):
             for column in _COLUMNS:
                 job = Job(
                     dataset=TokenDataset(lengths),

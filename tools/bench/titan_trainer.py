@@ -16,6 +16,7 @@ from configs.debug import debug_config
 from configs.llama3 import small
 from configs.models import with_sdpa
 from titan_integration.config import DataConfig
+from tools.bench.model import SHAPES
 from tools.bench.settings import Settings
 
 
@@ -41,9 +42,16 @@ class NoLoader(BaseDataLoader):
 
 def build(settings: Settings, dump: str) -> Trainer:
     """The debug model of ``configs`` in torchtitan's own trainer, without a loader."""
-    sizes: dict[str, int] = {"num_layers": 1, "dim": 32, "num_heads": 2, "vocab_size": 512}
+    shape = SHAPES[settings.model]
     config = debug_config(
-        with_sdpa(small(**(sizes if settings.model == "tiny" else {}))),
+        with_sdpa(
+            small(
+                num_layers=shape.layers,
+                dim=shape.dim,
+                num_heads=shape.heads,
+                vocab_size=shape.vocab,
+            )
+        ),
         dump_folder=dump,
         data=DataConfig(),
         dataloader=NoLoader.Config(),
