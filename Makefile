@@ -41,7 +41,7 @@ corpus: setup ## build the default training data, unless it is there
 	@$(BIN)/python -m tools.corpus --out $(CORPUS)
 
 train: corpus ## train on the default data: GPUS=n ranks, ARGS="--training.steps 10 ..."
-	$(BIN)/torchrun --nproc_per_node=$(GPUS) --rdzv-backend=c10d --rdzv-endpoint=localhost:0 \
+	$(BIN)/python -m titan_integration.launch --standalone --nproc_per_node=$(GPUS) \
 		-m titan_integration.train --module configs.llama3 --config debug_odb \
 		--data.path $(CORPUS)/corpus.jsonl --data.odb.token_budget 4096 $(ARGS)
 
