@@ -116,3 +116,14 @@ def test_describe_state_counts_every_sample() -> None:
             assert told["steps"] == step
             assert told["emitted"] + told["remaining"] == told["num_samples"] == 97
             assert batch.info.step == step - 1
+
+
+def test_a_state_loaded_after_one_was_taken_is_not_ignored() -> None:
+    with build() as loader:
+        iterator = iter(loader)
+        head = [next(iterator) for _ in range(3)]
+        state = loader.state_dict()
+    with build() as loader:
+        loader.state_dict()  # as torch.distributed.checkpoint does before it loads
+        loader.load_state_dict(state)
+        assert sorted(positions(head) + positions(list(loader))) == list(range(97))
