@@ -1,5 +1,6 @@
 """Training a plain decoder on every column: ranks on CPUs, or one GPU with ``--device cuda``."""
 
+import importlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +18,6 @@ from tools.bench.settings import TRAIN_SCALE, Settings
 from tools.bench.worlds import run_world
 
 BASE = "standard-8"
-_COLUMNS = (BASE, "sorted", "packing", "gmt", "reference", "ours")
 _WINDOW = 256
 _RANKS = 2  # on CPUs
 
@@ -26,6 +26,7 @@ def training(settings: Settings) -> list[Row]:
     """Emitted samples a second, whole epochs, columns taking turns within each repeat."""
     if settings.device == "cuda":
         return to_rows("training-cuda", [_train_rank(0, 1, settings)])
+    importlib.import_module("torch._dynamo")  # an optimizer does: once here, not in every rank
     return to_rows("training-cpu", run_world(_train_rank, _RANKS, settings))
 
 
@@ -49,7 +50,7 @@ def _train_rank(rank: int, size: int, settings: Settings) -> dict[str, Any]:
             group=group,
             pin_memory=cuda,
         )
-        columns = available(_COLUMNS)
+        columns = available(settings.trained)
         trainer.epoch(COLUMNS["ours"](job), most=3)  # warm up
         found[name] = {column: [] for column in columns}
         for repeat in range(min(2, settings.repeats)):

@@ -23,6 +23,7 @@ class Settings:
         worlds: Numbers of gloo ranks.
         budget: Padded tokens a batch and rank, at full length.
         train_count: Samples of a training run.
+        trained: Columns of the training loop.
         model: Name of a model in ``tools.bench.model``.
         device: "cpu" or "cuda", for the training loop.
         big_view: Samples of the largest view that is opened.
@@ -39,6 +40,7 @@ class Settings:
     worlds: tuple[int, ...] = (2, 4)
     budget: int = FULL_BUDGET
     train_count: int = 1024
+    trained: tuple[str, ...] = ("standard-8", "sorted", "packing", "gmt", "reference", "ours")
     model: str = "small"
     device: str = "cpu"
     big_view: int = 1_000_000_000
@@ -70,6 +72,7 @@ class Settings:
             windows=(16,),
             worlds=(2,),
             train_count=12,
+            trained=("standard-8", "ours"),
             model="tiny",
             big_view=100_000,
             num_texts=24,
@@ -89,5 +92,5 @@ class Settings:
     def loads(text: str) -> "Settings":
         """Inverse of ``dumps``."""
         values = json.loads(text)
-        lists = ("workloads", "timed", "windows", "worlds")
+        lists = ("workloads", "timed", "windows", "worlds", "trained")
         return Settings(**{**values, **{name: tuple(values[name]) for name in lists}})
