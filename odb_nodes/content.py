@@ -11,12 +11,12 @@ import torch
 
 from odb_nodes.errors import SampleError, StateError
 from odb_nodes.types import Sample, View
-from odb_nodes.views import natural
+from odb_nodes.views import brief, natural
 
 _META = "odb"  # the one metadata entry of the safetensors container
-_TENSOR, _ARRAY, _BYTES, _TUPLE = "$tensor", "$array", "$bytes", "$tuple"
+_TENSOR, _ARRAY, _BYTES, _TUPLE, _DICT = "$tensor", "$array", "$bytes", "$tuple", "$dict"
 _NUMBERS = ("epoch", "position", "index", "length")
-_TAGS = {_TENSOR, _ARRAY, _BYTES, _TUPLE}
+_TAGS = {_TENSOR, _ARRAY, _BYTES, _TUPLE, _DICT}
 
 
 def pack_sample(sample: Sample) -> bytes:
@@ -37,22 +37,47 @@ def unpack_sample(blob: Any) -> Sample:
     Raises:
         StateError: The bytes are not a packed sample.
     """
+    meta = _unpack(blob, "a packed sample")
+    view = meta.get("view")
+    if not isinstance(view, list) or len(view) != 3:
+        raise StateError(f"a packed sample's view must be 3 numbers, got {brief(view)}")
+    numbers = dict(zip(_NUMBERS, [*view, meta.get("length")], strict=True))
+    epoch, position, index, length = (
+        natural(numbers, name, "a packed sample's") for name in _NUMBERS
+    )
+    return Sample(View(epoch, position, index), meta["data"], length)
+
+
+def pack_value(value: Any, what: str) -> bytes:
+    """A value other than a sample as bytes, in the same way; ``what`` names it in errors."""
+    tensors: dict[str, torch.Tensor] = {}
+    data = _to_json(value, tensors, what)
+    return safetensors.torch.save(tensors, {_META: json.dumps({"data": data})})
+
+
+def unpack_value(blob: Any, what: str) -> Any:
+    """Inverse of ``pack_value``.
+
+    Raises:
+        StateError: The bytes are not a packed value.
+    """
+    return _unpack(blob, what).get("data")
+
+
+def _unpack(blob: Any, what: str) -> dict[str, Any]:
+    """The JSON part of packed bytes, with its "data" restored."""
     if not isinstance(blob, bytes):
-        raise StateError(f"a packed sample must be bytes, got {type(blob).__name__}")
+        raise StateError(f"{what} must be bytes, got {type(blob).__name__}")
     try:
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
-        meta = json.loads(header["__metadata__"][_META])
+        meta: dict[str, Any] = json.loads(header["__metadata__"][_META])
         tensors = safetensors.torch.load(blob)
-        data = _from_json(meta["data"], tensors)
-        epoch, position, index, length = (
-            natural({name: value}, name, "a packed sample's")
-            for name, value in zip(_NUMBERS, [*meta["view"], meta["length"]], strict=True)
-        )
-        if tensors:
-            raise StateError(f"{len(tensors)} tensors of it are not used")
-        return Sample(View(epoch, position, index), data, length)
+        meta["data"] = _from_json(meta["data"], tensors)
     except Exception as error:  # whatever damage makes the parsers trip over
-        raise StateError(f"a packed sample in the state is damaged: {error!r:.200}") from None
+        raise StateError(f"{what} in the state is damaged: {error!r:.200}") from None
+    if tensors:
+        raise StateError(f"{what} in the state is damaged: {len(tensors)} tensors are not used")
+    return meta
 
 
 def _to_json(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
@@ -69,16 +94,16 @@ def _to_json(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
         return {_TUPLE: [_to_json(v, tensors, f"{where}[{i}]") for i, v in enumerate(value)]}
     if isinstance(value, list):
         return [_to_json(v, tensors, f"{where}[{i}]") for i, v in enumerate(value)]
-    if isinstance(value, Mapping) and _plain_keys(value):
-        return {k: _to_json(v, tensors, f"{where}[{k!r}]") for k, v in value.items()}
+    if isinstance(value, Mapping):
+        pairs = {key: _to_json(item, tensors, f"{where}[{key!r}]") for key, item in value.items()}
+        if all(isinstance(key, str) and key not in _TAGS for key in value):
+            return pairs
+        if all(isinstance(key, str | int) for key in value):  # JSON knows text keys only
+            return {_DICT: list(map(list, pairs.items()))}
     raise SampleError(
         f"{where} is a {type(value).__name__}, which a checkpoint cannot hold: give tensors, "
         "arrays, numbers, text, bytes, lists or dicts, or use SampleMapper, which saves positions"
     )
-
-
-def _plain_keys(value: Mapping[Any, Any]) -> bool:
-    return all(isinstance(key, str) and key not in _TAGS for key in value)
 
 
 def _store(tensor: torch.Tensor, tensors: dict[str, torch.Tensor]) -> str:
@@ -101,4 +126,6 @@ def _from_json(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return base64.b64decode(value[_BYTES], validate=True)
     if _TUPLE in value:
         return tuple(_from_json(item, tensors) for item in value[_TUPLE])
+    if _DICT in value:
+        return {key: _from_json(item, tensors) for key, item in value[_DICT]}
     return {key: _from_json(item, tensors) for key, item in value.items()}

@@ -1,12 +1,12 @@
 """Source node: the items of an iterable, with an exact place in it."""
 
-import copy
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from torchdata.nodes import BaseNode
 
+from odb_nodes.content import pack_value, unpack_value
 from odb_nodes.errors import StateError
 from odb_nodes.views import brief, natural
 
@@ -29,6 +29,7 @@ class StreamView(BaseNode[Any]):
         resume: By the iterable's own "state", by "skip" (reading again), or "auto" as above.
     Raises:
         ValueError: An iterator, or an iterable with half of the methods needed.
+        SampleError: From the first ``next``: the iterable's state cannot be packed.
         StateError: From ``reset``: the state is not one of ours, or the iterable is shorter now.
     """
 
@@ -58,9 +59,13 @@ class StreamView(BaseNode[Any]):
         self._iterable: Any = iterable
         by_state = resume == "state" or (resume == "auto" and not _leaves_out_a_buffer(iterable))
         self._by_state = all(found) and by_state
+        self._what = f"the state of {type(iterable).__name__}"
+        self._packed_once = False
         self.epoch = 0
         self._exhausted = False
-        self._loaded: Any = None  # the iterable's state, until the iterable moves on from it
+        self._loaded: bytes | None = (
+            None  # the iterable's state, until the iterable moves on from it
+        )
         self._iterator: Iterator[Any] = iter(())
         self._begin(epoch=0, num_yielded=0, exhausted=False, loaded=None)
         self._next_epoch = 0
@@ -94,20 +99,25 @@ class StreamView(BaseNode[Any]):
             raise
         self._loaded = None
         self._num_yielded += 1
+        if self._by_state and not self._packed_once:
+            self._packed_once = True
+            self.get_state()  # what a checkpoint cannot hold must fail now, not then
         return item
 
     def get_state(self) -> dict[str, Any]:
         state = self._loaded
         if state is None and self._by_state:
-            state = self._iterable.state_dict()
+            state = pack_value(self._iterable.state_dict(), self._what)
         return {
             self.EPOCH_KEY: self.epoch,
             self.NUM_YIELDED_KEY: self._num_yielded,
             self.EXHAUSTED_KEY: self._exhausted,
-            self.ITERABLE_KEY: copy.deepcopy(state),
+            self.ITERABLE_KEY: state,
         }
 
-    def _begin(self, *, epoch: int, num_yielded: int, exhausted: bool, loaded: Any) -> None:
+    def _begin(
+        self, *, epoch: int, num_yielded: int, exhausted: bool, loaded: bytes | None
+    ) -> None:
         self.epoch, self._next_epoch = epoch, epoch + 1
         self._num_yielded, self._exhausted, self._loaded = num_yielded, exhausted, loaded
         self._may_stand_at_end = False
@@ -144,12 +154,11 @@ class StreamView(BaseNode[Any]):
                 f"iterable, this {type(self._iterable).__name__} is resumed by "
                 f"{'state' if self._by_state else 'skipping'}: use the same iterable and resume="
             )
-        self._begin(
-            epoch=epoch, num_yielded=num_yielded, exhausted=exhausted, loaded=copy.deepcopy(inner)
-        )
+        own = None if inner is None else unpack_value(inner, self._what)
+        self._begin(epoch=epoch, num_yielded=num_yielded, exhausted=exhausted, loaded=inner)
         self._tell_epoch()
         if self._by_state:
-            self._iterable.load_state_dict(copy.deepcopy(inner))
+            self._iterable.load_state_dict(own)
         if not exhausted:
             self._iterator = iter(self._iterable)
             self._may_stand_at_end = num_yielded == 0

@@ -66,6 +66,7 @@ def test_everything_else_comes_back_as_it_was() -> None:
         "bytes": b"\x00\xff",
         "tuple": (1, (2, [3])),
         "dict": {"": {"x y": []}},
+        "keys": {3: {"$bytes": 1}, "$dict": [2]},
         "scalar": np.float32(0.1),
     }
     found = back(data)
@@ -81,7 +82,7 @@ class Odd:
 @pytest.mark.parametrize(
     "value",
     [
-        Odd(), {1, 2}, 1j, {3: 4}, {"$bytes": 1}, torch.eye(2).to_sparse(), np.array([Odd()]),
+        Odd(), {1, 2}, 1j, {(1,): 4}, torch.eye(2).to_sparse(), np.array([Odd()]),
         np.array(["text"]), np.array([1j]),
     ],
     ids=repr,
