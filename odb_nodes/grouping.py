@@ -1,6 +1,6 @@
 """The window: samples buffered on one rank, in order of length and of age. Pure."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, takewhile
@@ -18,16 +18,17 @@ from odb_nodes.cutting import (
 )
 
 __all__ = ["Window", "age_of", "length_of", "make_key"]
-_BLOCK = 1024  # keys in a block before it splits; lookups and edits then touch one short list
+_BLOCK = 128  # keys in a block before it splits; what a look-up sorts and an edit moves
 _FEW = 8  # more than 1 in 8 keys changed: rebuilding all blocks is cheaper than single edits
 
 
 class Window:
     """The buffered samples of one rank, in order of length and in order of age.
 
-    New samples wait in a list until somebody asks for an order. They then go one by one into
-    sorted blocks, or all at once by a sort if they are many; so a tumbling window costs one sort,
-    and a sliding one O(log n) and the edit of a short block per sample.
+    New samples wait in a list until somebody asks for an order. They then join short blocks that
+    divide the keys by size, each sorted only when it is looked at (half the cost of keeping all
+    sorted at 65,536 samples); if they are many, one sort makes all blocks anew. So a sample costs
+    O(log n) and its part in the sort of a short block.
 
     Args:
         budget: Limits of a group.
@@ -41,7 +42,7 @@ class Window:
         self.budget = budget
         self._costs = costs if budget.extra else None
         self._new: list[int] = []  # by age, not yet in the fields below
-        self._blocks: list[list[int]] = [[]]
+        self._blocks: list[list[int]] = [[]]  # see _sorted
         self._lasts: list[int] = []  # largest key of every block but the last
         self._ages: deque[int] = deque()  # keys by age; may hold keys that are gone
         self._live: set[int] = set()
@@ -70,12 +71,12 @@ class Window:
         self._live -= gone
         self._plan = self._plan_without(gone)
         if len(gone) * _FEW > len(self._live):
-            self._rebuild([key for block in self._blocks for key in block if key not in gone])
+            self._rebuild(sorted(self._live))
             self._forget_gone()
             return
         for key in gone:
             block = self._blocks[bisect_left(self._lasts, key)]
-            del block[bisect_left(block, key)]
+            block.remove(key)
 
     def partition(self) -> list[list[int]]:
         """All samples cut into the fewest groups; the window is left as it is.
@@ -86,7 +87,7 @@ class Window:
         Source: arXiv 2606.19989, the sort-and-cut rule.
         """
         self._settle_new()
-        keys = [key for block in self._blocks for key in block]
+        keys = [key for block in self._blocks for key in sorted(block)]
         keys.reverse()
         if self._costs is None:
             return cut(keys, self.budget)
@@ -110,7 +111,7 @@ class Window:
         self._plan = None
         oldest = self._oldest()
         block = bisect_left(self._lasts, oldest)
-        at = bisect_left(self._blocks[block], oldest)
+        at = bisect_left(self._sorted(block), oldest)
         reach = self.budget.most(oldest >> AGE_BITS)
         left = self._before(block, at, reach - 1)
         right = self._after(block, at, reach)
@@ -148,8 +149,9 @@ class Window:
         for key in new:
             block = bisect_left(self._lasts, key)
             keys = self._blocks[block]
-            insort(keys, key)
+            keys.append(key)
             if len(keys) > _BLOCK:
+                keys.sort()
                 half = len(keys) // 2
                 self._blocks.insert(block + 1, keys[half:])
                 del keys[half:]
@@ -171,12 +173,17 @@ class Window:
             ages.popleft()
         return ages[0]
 
+    def _sorted(self, block: int) -> list[int]:
+        keys = self._blocks[block]
+        keys.sort()
+        return keys
+
     def _before(self, block: int, at: int, count: int) -> list[int]:
         """Up to ``count`` keys before a place, in ascending order."""
         out = self._blocks[block][max(0, at - count) : at]
         while len(out) < count and block:
             block -= 1
-            out = self._blocks[block][-(count - len(out)) :] + out
+            out = self._sorted(block)[-(count - len(out)) :] + out
         return out
 
     def _after(self, block: int, at: int, count: int) -> list[int]:
@@ -184,7 +191,7 @@ class Window:
         out = self._blocks[block][at : at + count]
         while len(out) < count and block + 1 < len(self._blocks):
             block += 1
-            out = out + self._blocks[block][: count - len(out)]
+            out += self._sorted(block)[: count - len(out)]
         return out
 
     def _delete_run(self, run: Sequence[int]) -> None:
