@@ -67,11 +67,13 @@ class Exchange:
         """Sum over ranks, ``[T, 3]``; part of a round that goes on."""
         return self.transport.all_sum(own, "totals")
 
-    def report_failure(self, error: BaseException) -> None:
-        """Tell the others at their next exchange, without waiting for them."""
+    def report_failure(self, error: BaseException, wait_s: float = 0.0) -> None:
+        """Tell the others at their next exchange; wait for that at most ``wait_s`` seconds."""
         self.failure = self.failure or error
         if self.open:
-            threading.Thread(target=self._last, args=(Report(failed=True),), daemon=True).start()
+            reporter = threading.Thread(target=self._last, args=(Report(failed=True),), daemon=True)
+            reporter.start()
+            reporter.join(wait_s)
 
     def leave(self) -> None:
         """Take part in one more exchange that ends the pass, if one is still expected.

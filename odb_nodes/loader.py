@@ -18,6 +18,7 @@ from odb_nodes.torchdata_compat import abandon, stop
 from odb_nodes.types import AlignedGroup, OdbBatch
 
 Collate = Callable[[list[Mapping[str, Any]]], Any]
+_REPORT_S = 5.0  # longest delay of an error, for the other ranks to hear of it
 
 
 class OdbLoader(Loader[OdbBatch]):
@@ -154,7 +155,7 @@ class _Surface(BaseNode[OdbBatch]):
             raise
         except Exception as error:
             exchange = self._align.exchange
-            exchange.report_failure(error)
+            exchange.report_failure(error, wait_s=_REPORT_S)  # the process may end after this
             raise exchange.failure or error from None
 
     def get_state(self) -> dict[str, Any]:

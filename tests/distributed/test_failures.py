@@ -103,6 +103,23 @@ def failing_stage(rank: int, size: int, stage: str, prefetch: int, num_workers: 
         return outcome(lambda: len(list(loader)))
 
 
+def abandoned_collate(rank: int, size: int) -> Any:
+    """Rank 0 is slow; the failing rank does nothing more with its loader after the error."""
+    loader = build(rank, size, collate=bad_collate, steps_per_round=1)
+
+    def train() -> int:
+        for batch in loader:
+            if rank == 0 and batch.info.step % 4 == 0:
+                time.sleep(0.1)
+        return 0
+
+    found = outcome(train)
+    found["open"] = loader.align.exchange.open
+    dist.barrier()
+    loader.shutdown()
+    return found
+
+
 def died_worker(rank: int, size: int) -> Any:
     workers = {"num_workers": 1, "worker_method": "process", "multiprocessing_context": "fork"}
     with build(rank, size, killed_transform, **workers) as loader:
@@ -171,6 +188,7 @@ SCENARIOS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         for stage in ("transform", "dataset", "collate")
         for prefetch, num_workers in ((0, 0), (2, 0), (2, 2))
     },
+    "abandoned": (abandoned_collate, ()),
     "worker": (died_worker, ()),
     "token_budget": (other_settings, ("token_budget", (256, 255))),
     "window": (other_settings, ("window", (16, 17))),
@@ -231,6 +249,13 @@ def test_the_failing_rank_raises_the_users_exception_and_all_others_name_it(
         assert f"rank {failed} failed: UserError" in other["args"][0]
         assert named.search(other["args"][0])
         assert other["seconds"] < SOON_S
+
+
+def test_a_failure_is_told_before_it_is_raised(world: list[dict[str, Any]]) -> None:
+    failed, others = failed_and_others(world, "abandoned", "UserError")
+    assert not world[failed]["abandoned"]["open"]
+    for other in others:
+        assert f"rank {failed} failed: UserError" in other["args"][0]
 
 
 def test_a_worker_process_that_dies_on_one_rank_is_an_error_on_all(
