@@ -10,6 +10,7 @@ from titan_integration.config import UNLIMITED_STEPS
 from titan_integration.metrics import OdbMetricsProcessor
 from titan_integration.schedule import SampleLRSchedulers
 from titan_integration.trainer import OdbTrainer
+from titan_integration.validator import OdbValidator
 
 
 def with_odb(config: Trainer.Config, **changes: Any) -> OdbTrainer.Config:
@@ -33,6 +34,7 @@ def with_odb(config: Trainer.Config, **changes: Any) -> OdbTrainer.Config:
         min_lr_factor=schedule.min_lr_factor,
     )
     kept["metrics"] = OdbMetricsProcessor.Config(**_values(config.metrics))
+    kept["validator"] = OdbValidator.Config(**_values(config.validator))
     kept["training"] = type(config.training)(
         **{
             **_values(config.training),

@@ -66,6 +66,9 @@ class DataConfig:
     path: list[str] = field(default_factory=list)
     """JSONL or JSON files (a,b,c), read as one dataset; empty: the configured dataloader."""
 
+    validation_path: list[str] = field(default_factory=list)
+    """Held-out rows for ``--validator.enable``: every one of them at every validation."""
+
     format: Format = "auto"
     """How rows are read; "auto" decides for every row by its keys."""
 
@@ -100,9 +103,12 @@ class DataConfig:
 
         Not in ``__post_init__``: the command line parser would wrap the message in a box.
         """
-        for path in self.path:
-            if not Path(path).is_file():
-                raise UserError(f"data.path must name files, got {path!r}, which is not there")
+        for name in ("path", "validation_path"):
+            for path in getattr(self, name):
+                if not Path(path).is_file():
+                    raise UserError(
+                        f"data.{name} must name files, got {path!r}, which is not there"
+                    )
         if self.odb.enable and not self.path:
             raise UserError(
                 "data.path must name at least one file, got none; or --data.odb.no-enable"

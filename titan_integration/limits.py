@@ -19,6 +19,7 @@ from titan_integration.dense import DenseFlexAttention
 from titan_integration.errors import UserError
 from titan_integration.metrics import OdbMetricsProcessor
 from titan_integration.schedule import SampleLRSchedulers
+from titan_integration.validator import OdbValidator
 
 if TYPE_CHECKING:
     from titan_integration.trainer import OdbTrainer
@@ -57,6 +58,7 @@ def check_supported(config: "OdbTrainer.Config") -> None:
             f"training.seq_len must be at most {longest} (the model's longest sequence), got "
             f"{config.training.seq_len}; set --training.seq_len {longest}"
         )
+    _check_validation(config)
     if not config.data.odb.enable:
         if config.training.steps == UNLIMITED_STEPS:
             raise UserError(
@@ -68,12 +70,30 @@ def check_supported(config: "OdbTrainer.Config") -> None:
     _check_components(config)
 
 
+def _check_validation(config: "OdbTrainer.Config") -> None:
+    if not config.data.validation_path:
+        return
+    if not config.validator.enable:
+        raise UserError("data.validation_path needs a validator, got none; set --validator.enable")
+    got = type(config.validator)
+    if not issubclass(got, OdbValidator.Config):
+        raise UserError(
+            f"validator must be an {OdbValidator.Config.__qualname__} with data.validation_path, "
+            f"got {got.__qualname__}; see titan_integration.adopt.with_odb"
+        )
+    _check_degrees(config)  # torchtitan's own batches may have them, these may not
+
+
 def _check_parallelism(config: "OdbTrainer.Config") -> None:
     if not config.training.disable_cuda_graphs:
         raise UserError(
             "ODB batches change shape, which CUDA graphs cannot replay; "
             "set --training.disable_cuda_graphs"
         )
+    _check_degrees(config)
+
+
+def _check_degrees(config: "OdbTrainer.Config") -> None:
     for name in ("pipeline_parallel_degree", "context_parallel_degree"):
         degree = getattr(config.parallelism, name)
         if degree > 1:
@@ -124,7 +144,7 @@ def _check_components(config: "OdbTrainer.Config") -> None:
         if not issubclass(got, kind):
             raise UserError(
                 f"{name} must be a {kind.__qualname__} with ODB, got {got.__qualname__}; "
-                "see titan_integration.with_odb"
+                "see titan_integration.adopt.with_odb"
             )
 
 

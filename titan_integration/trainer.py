@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torchtitan.components.checkpointer import BaseCheckpointManager, CheckpointManager
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.components.optimizer import LRSchedulersContainer
+from torchtitan.components.validate import Validator
 from torchtitan.config import TrainingConfig
 from torchtitan.trainer import Trainer
 
@@ -25,6 +26,7 @@ from titan_integration.metrics import OdbMetricsProcessor
 from titan_integration.schedule import SampleLRSchedulers
 from titan_integration.stock import StockDataLoader
 from titan_integration.summary import Summary, coverage
+from titan_integration.validator import OdbValidator, validation_data
 
 logger = logging.getLogger(__name__)
 
@@ -58,25 +60,32 @@ class OdbTrainer(Trainer):
         )
         training: TrainingConfig = field(default_factory=_training)
         checkpoint: BaseCheckpointManager.Config = field(default_factory=_checkpoint)
+        validator: Validator.Config = field(default_factory=OdbValidator.Config)
 
         def __post_init__(self) -> None:
             Trainer.Config.__post_init__(self)
-            if not self.data.path:
-                return
-            if self.data.odb.enable:
-                model = self.model_spec.model if self.model_spec is not None else None
-                self.dataloader = OdbDataLoader.Config(
-                    data=self.data,
-                    pad_to_multiple_of=length_multiple(self, self.data.odb.pad_to_multiple_of),
-                    vocab_size=getattr(model, "vocab_size", None),
-                )
-            else:
+            if self.data.path and self.data.odb.enable:
+                self.dataloader = self._odb_loader(self.data, "train")
+            elif self.data.path:
                 self.dataloader = StockDataLoader.Config(data=self.data)
+            if self.data.validation_path:
+                self.validator.dataloader = self._odb_loader(
+                    validation_data(self.data), "validation"
+                )
 
         def validate(self) -> None:
             """Raise UserError on what cannot run; before any process group exists."""
             self.data.validate()
             check_supported(self)
+
+        def _odb_loader(self, data: DataConfig, purpose: str) -> OdbDataLoader.Config:
+            model = self.model_spec.model if self.model_spec is not None else None
+            return OdbDataLoader.Config(
+                data=data,
+                pad_to_multiple_of=length_multiple(self, data.odb.pad_to_multiple_of),
+                vocab_size=getattr(model, "vocab_size", None),
+                purpose=purpose,
+            )
 
     config: Config
 

@@ -118,9 +118,9 @@ class Run:
         return (self._out.read_text() + self._err.read_text())[-4000:]
 
 
-def train(folder: Path, *args: str, ranks: int = 1, config: str = "tiny") -> Result:
-    """Run to the end, which must be a good one."""
-    result = Run(folder, *args, ranks=ranks, config=config).wait()
+def train(folder: Path, *args: str, **options: Any) -> Result:
+    """Run to the end, which must be a good one; ``options`` as of :class:`Run`."""
+    result = Run(folder, *args, **options).wait()
     assert result.code == 0, (result.out + result.err)[-4000:]
     return result
 

@@ -51,6 +51,8 @@ def _set(path: str, value: object) -> Change:
         (_set("data.odb.pad_to_multiple_of", 3), "training.seq_len must be a multiple of 3"),
         (_set("checkpoint", BaseCheckpointManager.Config()), "checkpoint must be a Checkpoint"),
         (_set("data.odb.enable", False), "set --training.steps"),
+        (_set("data.validation_path", ["none.jsonl"]), "data.validation_path must name files"),
+        (_set("data.validation_path", [__file__]), "set --validator.enable"),
     ],
 )
 def test_a_run_that_cannot_work_is_refused(rows: Path, change: Change, line: str) -> None:

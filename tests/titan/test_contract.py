@@ -9,6 +9,7 @@ from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.components.optimizer import LRSchedulersContainer
 from torchtitan.components.tokenizer import HuggingFaceTokenizer
+from torchtitan.components.validate import Validator
 from torchtitan.models.common import attention
 from torchtitan.trainer import Trainer
 
@@ -35,6 +36,8 @@ PARAMETERS: dict[Any, list[str]] = {
     LRSchedulersContainer.load_state_dict: ["self", "state_dict"],
     HuggingFaceTokenizer.apply_chat_template: ["self", "messages", "kwargs"],
     BaseDataLoader.__iter__: ["self"],
+    Validator.validate: ["self", "model_parts", "step"],
+    Validator.post_dataloading_process: ["self", "input_dict", "labels", "model_parts"],
 }
 
 
@@ -60,6 +63,9 @@ def test_methods_overridden_or_called_take_what_they_took(function: Any) -> None
         (Trainer.batch_generator, "self.metrics_processor.ntokens_since_last_log += "),
         (CheckpointManager, "DATALOADER: dataloader"),
         (LRSchedulersContainer.state_dict, 'return {"last_epoch": '),
+        (Validator.validate, "validation_dataloader = self.dl_config.build("),
+        (Validator.validate, "inputs, labels, extra_kwargs = self.post_dataloading_process("),
+        (Validator.__init__, "self.dl_config = "),
         (attention.create_attention_mask, "_compiled_create_block_mask("),
     ],
 )
