@@ -4,8 +4,10 @@ import os
 import random
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from odb_nodes import (
@@ -273,3 +275,42 @@ def test_resharding_changes_no_old_state_and_shares_nothing_with_it() -> None:
     assert states == before
     assert new[1]["settings"] == states[0]["settings"]
     assert reshard_states(states[::-1], 2)[1] == reshard_states(before, 2)[1]
+
+
+def worked_example() -> tuple[list[Any], list[Any]]:
+    """The states of docs/state.md: 4 ranks after 2 steps, and what 3 ranks make of them."""
+    data = Tokens([5 + index % 4 for index in range(40)])
+
+    def work(rank: int, transport: Any) -> Any:
+        samples = SampleMapper(SamplerView(40, rank=rank, world_size=4, shuffle=False), data)
+        groups = GroupingNode(samples, 16, window=3)
+        node = AlignNode(groups, process_group=transport, steps_per_round=3)
+        for _ in range(2):
+            next(node)
+        return node.state_dict()
+
+    olds = Relay(4).run(work)
+    return olds, reshard_states(olds, 3)
+
+
+def positions_in(packed: bytes) -> str:
+    return " ".join(map(str, np.frombuffer(packed, "<i8").tolist())) or "-"
+
+
+def test_the_worked_example_of_the_documentation_is_what_the_code_does() -> None:
+    olds, news = worked_example()
+    text = (Path(__file__).parent.parent / "docs" / "state.md").read_text()
+    for state in olds + news:
+        cursor = state["source"]["source"]["view"]["cursor"]
+        row = [
+            state["rank"],
+            cursor["taken"],
+            positions_in(cursor["leftovers"]),
+            cursor["tail_start"],
+            positions_in(state["source"]["held"]),
+            positions_in(state["pending"]["refs"]),
+            state["counters"]["emitted"],
+        ]
+        line = "| " + " | ".join(map(str, row)) + " |"
+        assert line in text, line
+    assert verify_states(olds, 40) == verify_states(news, 40) == "exact"
