@@ -177,7 +177,10 @@ def run_ranks(
         for process in ranks:
             process.start()
         try:
-            return _collect(ranks, results, timeout_s, set(may_die))
+            found = _collect(ranks, results, timeout_s, set(may_die))
+            for process in ranks:
+                process.join(10)
+            return found
         finally:
             for process in ranks:
                 if process.is_alive():
