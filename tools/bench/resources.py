@@ -16,6 +16,7 @@ from tools.bench.worlds import in_child
 
 _WINDOWS_AN_EPOCH = 8  # a window is filled before the first batch: shorter epochs overlap less
 _WINDOW = 256
+_FEW = ("standard-8", "reference", "ours")  # of which the peak memory is taken, if time is short
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +31,7 @@ class Case:
     reference_prefetch: int | None = None  # None: what fills the window
 
 
-_CASES = (
+_FULL = (
     Case(
         label="same window",
         window=256,
@@ -46,7 +47,9 @@ _CASES = (
         reference_prefetch=2,
     ),
 )
+_QUICK = replace(_FULL[0], seconds=1.0, repeats=1)
 _TINY = Case(label="defaults", window=16, seconds=0.1, columns=("standard-8", "ours", "reference"))
+_CASES = {"full": _FULL, "quick": (_QUICK,), "tiny": (_TINY,)}
 
 
 def overlap(settings: Settings) -> list[Row]:
@@ -56,7 +59,7 @@ def overlap(settings: Settings) -> list[Row]:
     real work of that size would need a core for each: the time shown is what the loader hides.
     """
     rows = []
-    for case in {1: (_TINY,), 3: _CASES[:1]}.get(settings.repeats, _CASES):
+    for case in _CASES[settings.size]:
         lengths = workload("ultrachat", case.window * _WINDOWS_AN_EPOCH)
         slow = SlowDataset(lengths, 2 * case.seconds / int(lengths.sum()))  # two workers share it
         job = Job(dataset=slow, lengths=lengths, budget=settings.budget, window=case.window)
@@ -99,7 +102,7 @@ def _timed(column: str, job: Job, seconds_per_token: float) -> float:
 def memory(settings: Settings) -> list[Row]:
     """Peak memory of all processes of a loader over an epoch, beyond what it started with."""
     rows = []
-    for column in available(list(COLUMNS)):
+    for column in available(list(COLUMNS) if settings.size == "full" else _FEW):
         peak = in_child(_peak, column, settings.count, settings.budget)
         values = {"peak_mb": peak}
         rows.append(Row(measure="memory", workload="sharegpt4o", column=column, values=values))

@@ -15,6 +15,7 @@ class Settings:
     """Sizes of all measures.
 
     Attributes:
+        size: "full", "quick" or "tiny".
         count: Samples of a data-path epoch.
         repeats: Repeats of what is timed; the columns take turns within each.
         workloads: Names of synthetic workloads.
@@ -32,6 +33,7 @@ class Settings:
         num_texts: Rows of it.
     """
 
+    size: str = "full"
     count: int = 4096
     repeats: int = 5
     workloads: tuple[str, ...] = tuple(WORKLOADS)
@@ -52,8 +54,10 @@ class Settings:
     def quick() -> "Settings":
         """Everything once over, in under two minutes on two cores."""
         return Settings(
-            count=1024,
-            repeats=3,
+            size="quick",
+            count=512,
+            repeats=2,
+            workloads=("ultrachat", "mmmix"),
             timed=("ultrachat",),
             windows=(64, 256),
             worlds=(2,),
@@ -65,6 +69,7 @@ class Settings:
     def tiny() -> "Settings":
         """For a test: the numbers mean nothing."""
         return Settings(
+            size="tiny",
             count=48,
             repeats=1,
             workloads=("mmmix",),

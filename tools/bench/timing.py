@@ -67,7 +67,7 @@ def _speed(
     measure: str, name: str, dataset: object, lengths: Int64s, settings: Settings
 ) -> list[Row]:
     job = Job(dataset=dataset, lengths=lengths, budget=settings.budget, window=WINDOW)
-    whole = name in (settings.timed[0], "texts")
+    whole = name == settings.timed[0] or (name == "texts" and settings.size == "full")
     columns = available(list(COLUMNS) if whole else _MAIN)
     repeats = settings.repeats if whole else min(3, settings.repeats)
     found = take_turns(
