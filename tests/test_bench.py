@@ -13,11 +13,21 @@ from tools.bench.data import Audit, TokenDataset, workload
 from tools.bench.loop import training
 from tools.bench.offline import bucketed_batches, deal, minimum_batches
 from tools.bench.report import write_report
-from tools.bench.results import Row, find
+from tools.bench.results import SCHEMA, Row, Section, find
 from tools.bench.settings import Settings
 from tools.workloads import fewest_groups
 
 TINY = Settings.tiny()
+META = {
+    "size": "tiny",
+    "command": "test",
+    "commit": "",
+    "time": "",
+    "seconds": 0,
+    "load": [0, 0],
+    "software": {},
+    "machine": {"processor": "", "cores": 1, "memory": "", "system": ""},
+}
 
 
 @pytest.mark.parametrize("column", available(list(COLUMNS)))
@@ -50,9 +60,10 @@ def test_the_command_writes_its_schema_and_a_page(tmp_path: Path) -> None:
     arguments = ["--size", "tiny", "--sections", "scale", "--out", str(tmp_path)]
     assert main([*arguments, "--docs", str(tmp_path / "docs")]) == 0
     content = json.loads((tmp_path / "bench.json").read_text())
-    assert content["schema"] == 1
-    assert {"machine", "software", "commit", "command", "seconds"} <= set(content["meta"])
-    rows = [Row(**row) for row in content["rows"]]
+    assert content["schema"] == SCHEMA
+    section = content["sections"]["scale"]
+    assert {"machine", "software", "commit", "command", "seconds", "load"} <= set(section["meta"])
+    rows = [Row(**row) for row in section["rows"]]
     assert {row.column for row in find(rows, "scale")} == {"ours", "standard-8"}
     assert "## State" in (tmp_path / "docs" / "benchmarks.md").read_text()
 
@@ -63,12 +74,5 @@ def test_the_timed_sections_and_the_gpu_loop_run_on_a_cpu(tmp_path: Path) -> Non
     for measure in ("speed", "overlap", "scale", "training-cpu"):
         assert find(rows, measure, column="ours"), measure
     assert find(rows, "training-cpu", column="ours")[0].values["of_standard"]["median"] > 0
-    meta = {
-        "command": "test",
-        "commit": "none",
-        "seconds": 0,
-        "software": {},
-        "machine": {"time": "", "processor": "", "cores": 1, "memory": "", "system": "", "load": 0},
-    }
-    write_report(rows, meta, tmp_path)
+    write_report({"all": Section(rows=rows, meta=META)}, tmp_path)
     assert {path.name for path in (tmp_path / "img").iterdir()} >= {"bench-speed.png"}

@@ -9,7 +9,6 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tools.bench import results
 from tools.bench.sections import SECTIONS, TITAN
@@ -29,31 +28,25 @@ def main(argv: list[str] | None = None) -> int:
     if args.device == "cuda":
         settings = replace(settings, device="cuda", model="large", train_count=512)
         names = ["training"]
-    pythons = {name: _python(name) for name in names}
-    started, machine = time.monotonic(), results.describe_machine()
-    rows, software, failed = [], {}, []
+    out, found = args.out / "bench.json", {}
+    if args.sections and out.exists():
+        found = results.read(out)  # the others keep what they had
+    command = shlex.join(["python", "-m", "tools.bench", *(argv or sys.argv[1:])])
+    started, failed = time.monotonic(), []
     for at, name in enumerate(names, 1):
         print(f"bench {at}/{len(names)}: {name} ({time.monotonic() - started:.0f} s)", flush=True)
-        found = _run(name, pythons[name], settings)
-        if found is None:
+        section = _run(name, _python(name), settings)
+        if section is None:
             failed.append(name)
             continue
-        rows += found[0]
-        software[name] = found[1]["software"]
-    meta: dict[str, Any] = {
-        "machine": machine,
-        "software": software,
-        "commit": results.commit(),
-        "command": shlex.join(["python", "-m", "tools.bench", *(argv or sys.argv[1:])]),
-        "seconds": round(time.monotonic() - started),
-        "failed": failed,
-    }
-    results.write(args.out / "bench.json", rows, meta)
+        section.meta["command"] = command
+        found[name] = section
+    results.write(out, found)
     if not args.no_report:
         from tools.bench.report import write_report
 
-        write_report(rows, meta, args.docs)
-    print(f"bench: {len(rows)} rows in {meta['seconds']} s; see {args.out / 'bench.json'}")
+        write_report(found, args.docs)
+    print(f"bench: {time.monotonic() - started:.0f} s; see {out}")
     for name in failed:
         print(f"bench: section {name} failed, its output is above", file=sys.stderr)
     return 1 if failed else 0
@@ -63,7 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tools.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="everything, smaller")
     parser.add_argument("--size", choices=SIZES, default="full", help="tiny is for tests")
-    parser.add_argument("--sections", help="some of: " + ",".join([*SECTIONS, TITAN]))
+    parser.add_argument(
+        "--sections",
+        help="only these, the others keep their last results: " + ",".join([*SECTIONS, TITAN]),
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the training")
     parser.add_argument(
         "--jsonl", type=Path, default=CORPUS / "corpus.jsonl", help="texts to tokenize"
@@ -82,14 +78,14 @@ def _python(name: str) -> str:
     return sys.executable
 
 
-def _run(name: str, python: str, settings: Settings) -> tuple[list[results.Row], Any] | None:
+def _run(name: str, python: str, settings: Settings) -> results.Section | None:
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
         command = [python, "-W", "ignore", "-m", "tools.bench.sections"]
         command += [name, settings.dumps(), str(out)]
         done = subprocess.run(command, env=environment, check=False)
-        return results.read(out) if done.returncode == 0 else None
+        return results.read(out)[name] if done.returncode == 0 else None
 
 
 if __name__ == "__main__":

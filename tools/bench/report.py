@@ -1,12 +1,12 @@
 """The page: tables of medians and spreads, targets with their outcome, links to the plots."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tools.bench.plots import draw
-from tools.bench.results import Row, find, middle
+from tools.bench.results import Row, Section, find, middle
 from tools.bench.targets import outcomes
 
 PAGE = "benchmarks.md"
@@ -23,10 +23,11 @@ numbers are medians, with the lowest and highest in brackets.
 """
 
 
-def write_report(rows: Sequence[Row], meta: dict[str, Any], docs: Path) -> None:
+def write_report(sections: Mapping[str, Section], docs: Path) -> None:
     """Write ``benchmarks.md`` and ``img/bench-*.png``."""
+    rows = [row for section in sections.values() for row in section.rows]
     images = draw(rows, docs / "img")
-    lines = ["# Benchmarks", "", *_header(meta), _NOTES]
+    lines = ["# Benchmarks", "", *_header(sections), _NOTES]
     lines += ["## Targets", "", *_targets(rows)]
     for title, told, build in _SECTIONS:
         body = build(rows)
@@ -34,6 +35,7 @@ def write_report(rows: Sequence[Row], meta: dict[str, Any], docs: Path) -> None:
             lines += ["", f"## {title}", "", told, "", *body]
     for image in images:
         lines += ["", f"![{image.stem}](img/{image.name})"]
+    lines += ["", "## Runs", "", *_runs(sections)]
     (docs / PAGE).write_text("\n".join(lines) + "\n", encoding="ascii")
 
 
@@ -65,15 +67,30 @@ def by_workload(rows: Sequence[Row], key: str, form: str) -> list[str]:
     return table(["", *names], body)
 
 
-def _header(meta: dict[str, Any]) -> list[str]:
-    machine = meta["machine"]
-    versions = sorted({f"{k} {v}" for s in meta["software"].values() for k, v in s.items()})
+def _header(sections: Mapping[str, Section]) -> list[str]:
+    metas = [section.meta for section in sections.values()]
+    machines = {
+        f"{m['processor']}, {m['cores']} cores, {m['memory']}, {m['system']}"
+        for m in (meta["machine"] for meta in metas)
+    }
+    seconds = sum(meta["seconds"] for meta in metas)
+    sizes = "/".join(sorted({meta["size"] for meta in metas}))
     return [
-        f"`{meta['command']}`, commit {meta['commit']}, {machine['time']}, {meta['seconds']} s.",
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory']}, "
-        f"{machine['system']}; load average at the start {machine['load']}.",
-        "Versions: " + ", ".join(versions) + ".",
+        f"`make bench` ({sizes} size, {seconds} s in all), on {'; '.join(sorted(machines))}.",
+        "What ran when, of which commit, and how busy the machine was, stands under Runs.",
     ]
+
+
+def _runs(sections: Mapping[str, Section]) -> list[str]:
+    head = ["section", "command", "commit", "end", "seconds", "load at start, end", "versions"]
+    body = []
+    for name, section in sections.items():
+        meta = section.meta
+        versions = ", ".join(f"{key} {value}" for key, value in meta["software"].items())
+        load = ", ".join(map(str, meta["load"]))
+        cells = [name, f"`{meta['command']}`", meta["commit"], meta["time"]]
+        body.append([*cells, str(meta["seconds"]), load, versions])
+    return table(head, body)
 
 
 def _targets(rows: Sequence[Row]) -> list[str]:

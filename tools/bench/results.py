@@ -6,14 +6,14 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
 _PACKAGES = ("torch", "torchdata", "torchtitan", "numpy", "online-dynamic-batching")
 
 
@@ -64,15 +64,23 @@ def find(rows: Iterable[Row], measure: str, **wanted: Any) -> list[Row]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores, memory, system and how busy it is."""
+    """Processor, cores, memory and system."""
     return {
         "processor": _first(Path("/proc/cpuinfo"), "model name") or platform.processor(),
         "cores": os.cpu_count(),
         "memory": _first(Path("/proc/meminfo"), "MemTotal"),
         "system": f"{platform.system()} {platform.machine()}",
-        "load": [round(value, 2) for value in os.getloadavg()],
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def load_average() -> float:
+    """Processes that want to run, on average over the last minute: how noisy it is here."""
+    return round(os.getloadavg()[0], 1)
+
+
+def now() -> str:
+    """Time of day."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def describe_software() -> dict[str, str]:
@@ -93,14 +101,27 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def write(path: Path, rows: Sequence[Row], meta: dict[str, Any]) -> None:
-    """Write rows to a JSON file."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """What one section of the benchmark found.
+
+    Attributes:
+        rows: Its results.
+        meta: When, where, of which commit and versions, by which command.
+    """
+
+    rows: list[Row]
+    meta: dict[str, Any]
+
+
+def write(path: Path, sections: Mapping[str, Section]) -> None:
+    """Write sections to a JSON file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"schema": SCHEMA, "meta": meta, "rows": [asdict(row) for row in rows]}
+    content = {"schema": SCHEMA, "sections": {n: asdict(s) for n, s in sections.items()}}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="ascii")
 
 
-def read(path: Path) -> tuple[list[Row], dict[str, Any]]:
+def read(path: Path) -> dict[str, Section]:
     """Inverse of ``write``.
 
     Raises:
@@ -109,7 +130,10 @@ def read(path: Path) -> tuple[list[Row], dict[str, Any]]:
     content = load(path)
     if content.get("schema") != SCHEMA:
         raise ValueError(f"{path} has schema {content.get('schema')}, this reads {SCHEMA}")
-    return [Row(**row) for row in content["rows"]], content["meta"]
+    return {
+        name: Section(rows=[Row(**row) for row in section["rows"]], meta=section["meta"])
+        for name, section in content["sections"].items()
+    }
 
 
 def load(path: Path) -> Any:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,8 +27,18 @@ TITAN = "torchtitan"  # needs another torch than the reference: always in the ma
 
 def run_here(name: str, settings: Settings, out: Path) -> None:
     """Run one section in this process and write its rows."""
+    started, load = time.monotonic(), results.load_average()
     rows = _titan(settings) if name == TITAN else SECTIONS[name](settings)
-    results.write(out, rows, {"software": results.describe_software()})
+    meta = {
+        "size": settings.size,
+        "software": results.describe_software(),
+        "machine": results.describe_machine(),
+        "commit": results.commit(),
+        "time": results.now(),
+        "seconds": round(time.monotonic() - started),
+        "load": [load, results.load_average()],  # ours included, at the end
+    }
+    results.write(out, {name: results.Section(rows=rows, meta=meta)})
 
 
 def _titan(settings: Settings) -> list[Row]:
