@@ -15,7 +15,7 @@ from tools.simulate import Rank, Setting
 from tools.workloads import WORKLOADS
 
 WINDOWS = (256, 1024, 4096, 16384, 65536)
-_CHUNK = 4096
+_CHUNK = 2048
 
 
 def cost_us(name: str, policy_name: str, window: int, samples: int = 32768) -> list[float]:
@@ -29,7 +29,7 @@ def cost_us(name: str, policy_name: str, window: int, samples: int = 32768) -> l
     Returns:
         Microseconds a sample, one value per ``_CHUNK`` samples or tumbling window.
     """
-    lengths = WORKLOADS[name].draw(window + max(samples, 2 * window))
+    lengths = WORKLOADS[name].draw(3 * window + 2 * samples)
     policy = POLICIES[policy_name]
     rank = Rank(lengths, Setting(policy=policy_name, window=window))
     if policy_name == "carry":
