@@ -3,7 +3,7 @@
 from odb_nodes.accumulate import optimizer_steps, sum_weight
 from odb_nodes.align_node import AlignNode
 from odb_nodes.blob import pack_states, unpack_states
-from odb_nodes.budget import Limit, TokenBudget
+from odb_nodes.budget import Limit, Rounding, TokenBudget
 from odb_nodes.collate import PadCollate
 from odb_nodes.errors import (
     CoverageError,
@@ -38,6 +38,7 @@ __all__ = [
     "OdbLoader",
     "PadCollate",
     "PeerFailedError",
+    "Rounding",
     "Sample",
     "SampleError",
     "SampleMapper",

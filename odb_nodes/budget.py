@@ -22,6 +22,42 @@ class Limit:
             raise ValueError(f"total must be at least 1, got {self.total}")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rounding:
+    """Lengths that batches are padded to, so that few different ones occur.
+
+    Attributes:
+        multiple: Padded lengths are multiples of this many tokens.
+        per_doubling: At most so many padded lengths between a length and its double, so that a
+            compiled model sees few shapes; padding grows by at most ``1 / per_doubling``. None
+            allows every multiple.
+        longest: Rounding up does not pass this length, where given.
+    Raises:
+        ValueError: A value below 1.
+    """
+
+    multiple: int = 1
+    per_doubling: int | None = None
+    longest: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("multiple", "per_doubling", "longest"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+    def up(self, length: int) -> int:
+        """The padded length of ``length`` tokens: with 4 per doubling, 1025 to 1280 give 1280."""
+        step = self.multiple
+        if self.per_doubling is not None and length > 1:
+            doubling = 1 << ((length - 1).bit_length() - 1)  # largest power of 2 below length
+            step *= -(-doubling // (self.per_doubling * step))
+        padded = -(-length // step) * step
+        if self.longest is not None and length <= self.longest < padded:
+            return self.longest
+        return padded
+
+
 @dataclass(frozen=True, slots=True)
 class TokenBudget:
     """Limits of one group on one rank.
@@ -30,6 +66,7 @@ class TokenBudget:
         max_tokens: Padded tokens: ``count * longest length`` stays at or below it.
         max_samples: Samples in a group, or None.
         extra: Further limits by name, e.g. ``{"patches": Limit(cost=..., total=4096)}``.
+        rounding: What the collate pads to: ``max_tokens`` then holds for that; None: as it is.
     Raises:
         ValueError: A limit below 1.
     """
@@ -37,6 +74,7 @@ class TokenBudget:
     max_tokens: int
     max_samples: int | None = None
     extra: Mapping[str, Limit] = field(default_factory=dict)
+    rounding: Rounding | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -51,6 +89,10 @@ class TokenBudget:
             count = self.max_samples
         return count if count > 1 else 1
 
+    def padded(self, length: int) -> int:
+        """Tokens that a row of ``length`` tokens takes in a batch of its own."""
+        return length if self.rounding is None else self.rounding.up(length)
+
     @property
     def totals(self) -> tuple[int, ...]:
         """The largest sums of the further limits, in the order of ``costs``."""
@@ -63,4 +105,5 @@ class TokenBudget:
     def describe(self) -> str:
         """Settings as text, equal for equal budgets; goes into states to notice a change."""
         extra = ",".join(f"{name}<={limit.total}" for name, limit in self.extra.items())
-        return f"tokens<={self.max_tokens};samples<={self.max_samples};{extra}"
+        text = f"tokens<={self.max_tokens};samples<={self.max_samples};{extra}"
+        return text if self.rounding is None else f"{text};{self.rounding}"

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from odb_nodes.budget import Rounding
 from odb_nodes.errors import SampleError
 from odb_nodes.types import IGNORE_INDEX
 
@@ -27,7 +28,8 @@ class PadCollate:
 
     Args:
         pad: Padding value by key. Integers become int64 tensors, floats keep their own dtype.
-        pad_to_multiple_of: Rows are padded to a multiple of this many tokens.
+        pad_to_multiple_of: Rows are padded to a multiple of this many tokens, or to the lengths
+            that a ``Rounding`` allows.
         layout: "padded" gives ``[B, L]``, L the longest sample rounded up; "packed" gives
             ``[1, sum of lengths]`` rounded up, for document masks. Packed batches always hold
             "positions".
@@ -42,16 +44,18 @@ class PadCollate:
         self,
         pad: Mapping[str, int | float] = DEFAULT_PAD,
         *,
-        pad_to_multiple_of: int = 1,
+        pad_to_multiple_of: int | Rounding = 1,
         layout: Literal["padded", "packed"] = "padded",
         positions: bool = False,
     ) -> None:
-        if pad_to_multiple_of < 1:
-            raise ValueError(f"pad_to_multiple_of must be at least 1, got {pad_to_multiple_of}")
+        if isinstance(pad_to_multiple_of, int):
+            if pad_to_multiple_of < 1:
+                raise ValueError(f"pad_to_multiple_of must be at least 1, got {pad_to_multiple_of}")
+            pad_to_multiple_of = Rounding(multiple=pad_to_multiple_of)
         if layout not in ("padded", "packed"):
             raise ValueError(f"layout must be 'padded' or 'packed', got {layout!r}")
         self.pad = dict(pad)
-        self.pad_to_multiple_of = pad_to_multiple_of
+        self._round_up = pad_to_multiple_of.up
         self.layout = layout
         self.positions = positions or layout == "packed"
 
@@ -105,9 +109,6 @@ class PadCollate:
         for line, length in zip(out, lengths, strict=True):
             line[length:] -= length
         return torch.from_numpy(out)
-
-    def _round_up(self, tokens: int) -> int:
-        return -(-tokens // self.pad_to_multiple_of) * self.pad_to_multiple_of
 
 
 def _value(sample: Mapping[str, Any], key: str, keys: list[str]) -> Any:

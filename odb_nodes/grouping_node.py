@@ -263,7 +263,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         if self._filler_refs is None or sample.length < self._filler_length:
             self._filler, self._filler_length = held, sample.length
             self._filler_refs = self.join_refs([held.ref])
-        key = make_key(sample.length, self._age)
+        key = make_key(self.budget.padded(sample.length), self._age)
         self._age += 1
         if self.budget.extra:
             self._costs[key] = self.budget.costs(sample.data)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odb_nodes.budget import Limit, TokenBudget
+from odb_nodes.budget import Limit, Rounding, TokenBudget
 
 
 @given(st.integers(1, 10_000), st.integers(1, 20_000), st.none() | st.integers(1, 50))
@@ -54,3 +54,38 @@ def test_descriptions_tell_budgets_apart() -> None:
     ]
     assert len({budget.describe() for budget in budgets}) == len(budgets)
     assert TokenBudget(100).describe() == TokenBudget(100).describe()
+
+
+@given(
+    length=st.integers(1, 200_000),
+    multiple=st.sampled_from([1, 2, 3, 8, 128]),
+    per_doubling=st.sampled_from([None, 1, 4, 8]),
+)
+def test_rounding_up_gives_a_multiple_and_passes_neither_bound(
+    length: int, multiple: int, per_doubling: int | None
+) -> None:
+    rounding = Rounding(multiple=multiple, per_doubling=per_doubling)
+    padded = rounding.up(length)
+    assert padded >= length
+    assert padded % multiple == 0
+    assert padded < length + multiple + (0 if per_doubling is None else length / per_doubling)
+    assert Rounding(multiple=multiple, per_doubling=per_doubling, longest=length).up(length) == (
+        length
+    )
+
+
+@pytest.mark.parametrize("per_doubling", [1, 4, 8])
+def test_few_padded_lengths_occur(per_doubling: int) -> None:
+    rounding = Rounding(multiple=8, per_doubling=per_doubling)
+    padded = {rounding.up(length) for length in range(1025, 8193)}
+    assert len(padded) == 3 * per_doubling
+    assert max(padded) == 8192
+
+
+def test_a_budget_counts_what_rows_are_padded_to() -> None:
+    budget = TokenBudget(4096, rounding=Rounding(multiple=128))
+    assert (budget.padded(1), budget.padded(129)) == (128, 256)
+    assert TokenBudget(4096).padded(129) == 129
+    assert budget.describe() != TokenBudget(4096).describe()
+    with pytest.raises(ValueError, match="per_doubling must be at least 1, got 0"):
+        Rounding(per_doubling=0)

@@ -37,6 +37,9 @@ class OdbConfig:
     pad_to_multiple_of: int = 1
     """Lengths are padded to this; the model's own needs (TP, loss chunks, flex) are added."""
 
+    shape_buckets: int | None = None
+    """Most padded lengths between a length and its double, for torch.compile; 4 is a good start."""
+
     overlong: Literal["alone", "drop", "raise"] = "alone"
     """A sample longer than the token budget: a batch of its own, no batch, or an error."""
 
@@ -119,6 +122,8 @@ class DataConfig:
                 _at_least(1, f"data.{name}", value)
         for name in ("token_budget", "window", "pad_to_multiple_of", "prefetch"):
             _at_least(1, f"data.odb.{name}", getattr(self.odb, name))
+        if self.odb.shape_buckets is not None:
+            _at_least(1, "data.odb.shape_buckets", self.odb.shape_buckets)
         _at_least(0, "data.odb.num_workers", self.odb.num_workers)
         if self.odb.timeout_s <= 0:
             raise UserError(f"data.odb.timeout_s must be positive, got {self.odb.timeout_s}")

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,7 +13,9 @@ from torchtitan.components.tokenizer import HuggingFaceTokenizer
 from odb_nodes import (
     OdbLoader,
     PadCollate,
+    Rounding,
     StateError,
+    TokenBudget,
     describe_state,
     odb_loader,
     pack_states,
@@ -47,6 +48,7 @@ class OdbDataLoader(BaseDataLoader):
         totals: Counts of what was delivered; of this rank where they differ between ranks.
         info: What the batch delivered last holds.
         exhausted: Whether no rank will get another batch in this run.
+        shapes: Distinct shapes of this rank's batches since the process started.
     """
 
     STATE = "odb"
@@ -91,6 +93,7 @@ class OdbDataLoader(BaseDataLoader):
         self.totals = Totals()
         self.info: StepInfo | None = None
         self.exhausted = False
+        self.shapes: set[torch.Size] = set()
         self._filler: torch.Tensor | None = None  # a token to fill up the last step with
 
     def check(self) -> None:
@@ -148,7 +151,7 @@ class OdbDataLoader(BaseDataLoader):
         """
         if self._state is None:
             return {self.STATE: b"", self.TOTALS: b""}
-        states, totals = self._gather()
+        states, totals = self._gather(self.totals)
         return {self.STATE: pack_states(states), self.TOTALS: json.dumps(asdict(totals)).encode()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -167,7 +170,15 @@ class OdbDataLoader(BaseDataLoader):
 
     def merged_totals(self) -> Totals:
         """Counts of the run over all ranks; they must call this together."""
-        return self._gather()[1]
+        return self._gather(self.current_totals())[1]
+
+    def current_totals(self) -> Totals:
+        """This rank's counts, with those that ``totals`` takes from an epoch when it ends."""
+        if self._state is None:
+            return self.totals
+        progress = describe_state(self._state)
+        unfinished = progress["epoch"] >= self.totals.epochs_done
+        return self.totals.with_epoch(progress) if unfinished else self.totals
 
     def close(self) -> None:
         """End the background threads; harmless when ended already."""
@@ -177,11 +188,11 @@ class OdbDataLoader(BaseDataLoader):
         self.info = batch.info
         labels = batch.tensors["labels"]
         self.totals.add(batch.info, labels.numel())
+        self.shapes.add(labels.shape)
         self._filler = batch.tensors["input_ids"][:1, : self.config.pad_to_multiple_of].clone()
         if is_last_of_epoch:
+            self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
-            dropped = Counter(describe_state(self._state)["dropped"])
-            self.totals.dropped = dict(Counter(self.totals.dropped) + dropped)
         self._note_end()
 
     def _note_end(self) -> None:
@@ -195,20 +206,32 @@ class OdbDataLoader(BaseDataLoader):
         inputs = {"input": tensors["input_ids"], "positions": tensors["positions"]}
         return inputs, tensors["labels"]
 
-    def _gather(self) -> tuple[list[dict[str, Any]], Totals]:
+    def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
         states, totals = [], []
-        for item in gather((self._state, self.totals), self.group):
+        for item in gather((self._state, own), self.group):
             assert isinstance(item, tuple)
             states.append(item[0])
             totals.append(item[1])
         return states, merge(totals)
 
+    def _longest_batch(self) -> int:
+        """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
+        odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
+        most = odb.token_budget if odb.layout == "packed" else self.encoder.max_len
+        return -(-most // multiple) * multiple
+
     def _make_loader(self) -> OdbLoader:
         data, odb = self.config.data, self.config.data.odb
+        packed = odb.layout == "packed"
+        rounding = Rounding(
+            multiple=self.config.pad_to_multiple_of,
+            per_doubling=odb.shape_buckets,
+            longest=self._longest_batch(),
+        )
         return odb_loader(
             self.rows,
             self.encoder,
-            token_budget=odb.token_budget,
+            token_budget=TokenBudget(odb.token_budget, rounding=None if packed else rounding),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -222,7 +245,7 @@ class OdbDataLoader(BaseDataLoader):
             idle=odb.idle,
             overlong=odb.overlong,
             collate=PadCollate(
-                pad_to_multiple_of=self.config.pad_to_multiple_of,
+                pad_to_multiple_of=rounding,
                 layout=odb.layout,
                 positions=True,
             ),

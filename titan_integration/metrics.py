@@ -5,7 +5,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,9 +15,10 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from titan_integration.dataloader import OdbDataLoader
-from titan_integration.totals import Totals
+from titan_integration.totals import DROP_REASONS, Totals
 
 logger = logging.getLogger(__name__)
+_MEANS = ("exchange_wait_s", "data_wait_s", "window_fill")  # over ranks; the others are sums
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,37 +104,31 @@ class OdbMetricsProcessor(MetricsProcessor):
 
     def _snapshot(self, step: int) -> Snapshot:
         assert self._loader is not None
-        totals = self._loader.totals
-        copy = Totals(**{name: getattr(totals, name) for name in Totals.__slots__})
+        totals = self._loader.current_totals()
         wait_s = float(self._loader.loader.exchange_stats()["wait_s"])
-        return Snapshot(time_s=time.perf_counter(), step=step, totals=copy, wait_s=wait_s)
+        # A copy: the loader goes on counting.
+        return Snapshot(
+            time_s=time.perf_counter(), step=step, totals=replace(totals), wait_s=wait_s
+        )
 
     def _reduce(self, step: int) -> tuple[float, dict[str, float]]:
         """The largest local loss, and metrics since the last log; all ranks together."""
         assert self._loader is not None
         last, now = self._last, self._snapshot(step)
         self._last = now
-        sums = torch.tensor(
-            [
-                now.totals.padded_tokens - last.totals.padded_tokens,
-                now.totals.idle_steps - last.totals.idle_steps,
-                now.totals.num_dropped,
-                now.wait_s - last.wait_s,
-                sum(self.data_loading_times),
-            ],
-            dtype=torch.float64,
-        )
+        own = self._own(last, now)
+        sums = torch.tensor(list(own.values()), dtype=torch.float64)
         local = float(self._loss_sum) * self._total_loss_tokens / max(1, self._num_loss_tokens)
         most = torch.tensor([local if self._num_loss_tokens else float("-inf")])
         if self._loader.group is not None:
             dist.all_reduce(sums, group=self._loader.group)
             dist.all_reduce(most, dist.ReduceOp.MAX, group=self._loader.group)
-        padded, idle, dropped, wait_s, data_s = sums.tolist()
+        total = dict(zip(own, sums.tolist(), strict=True))
         seconds = now.time_s - last.time_s
         tokens = now.totals.tokens - last.totals.tokens
         samples = now.totals.samples - last.totals.samples
-        held, window = self._loader.loader.fill()
-        world = self._loader.dp_world_size
+        padded, world = total.pop("padded"), self._loader.dp_world_size
+        means = {name: total.pop(name) / world for name in _MEANS}
         return float(most), {
             "odb/real_tokens_per_s": tokens / seconds,
             "odb/padded_tokens_per_s": padded / seconds,
@@ -141,12 +136,26 @@ class OdbMetricsProcessor(MetricsProcessor):
             "odb/samples_per_s": samples / seconds,
             "odb/samples_per_step": samples / max(1, step - last.step),
             "odb/samples_emitted": now.totals.samples,
-            "odb/samples_dropped": dropped,
             "odb/run_fraction": now.totals.samples / self._run_samples if self._run_samples else 0,
-            "odb/idle_steps": idle,
-            "odb/exchange_wait_s": wait_s / world,
-            "odb/data_wait_s": data_s / world,
-            "odb/window_fill": held / window if window else 0.0,
+            "odb/distinct_shapes": len(self._loader.shapes),
+            **{f"odb/{name}": value for name, value in (total | means).items()},
+        }
+
+    def _own(self, last: Snapshot, now: Snapshot) -> dict[str, float]:
+        """This rank's part of what is summed over ranks."""
+        assert self._loader is not None
+        held, window = self._loader.loader.fill()
+        was, totals = last.totals, now.totals
+        return {
+            "padded": totals.padded_tokens - was.padded_tokens,
+            "idle_steps": totals.idle_steps - was.idle_steps,
+            "splits": totals.splits - was.splits,
+            "recirculated": totals.recirculated - was.recirculated,
+            "samples_dropped": totals.num_dropped,
+            **{f"dropped/{reason}": totals.dropped.get(reason, 0) for reason in DROP_REASONS},
+            "exchange_wait_s": now.wait_s - last.wait_s,
+            "data_wait_s": sum(self.data_loading_times),
+            "window_fill": held / window if window else 0.0,
         }
 
     def _say(self, step: int, loss: float, grad_norm: float, metrics: dict[str, float]) -> None:

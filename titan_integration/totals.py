@@ -1,10 +1,13 @@
 """What a run has trained on so far: kept in checkpoints, shown while training and at the end."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from odb_nodes.types import StepInfo
+
+DROP_REASONS = ("filtered", "overlong", "empty", "error")  # as odb_nodes counts them
 
 
 @dataclass(kw_only=True, slots=True)
@@ -18,7 +21,9 @@ class Totals:
         epochs_done: Whole epochs.
         padded_tokens: Tokens with padding of this rank's batches, IDLE ones included.
         idle_steps: IDLE batches of this rank.
-        dropped: Samples this rank left out, by reason.
+        dropped: Samples this rank left out, by reason; of whole epochs.
+        splits: Extra groups this rank made by splitting to keep pace; of whole epochs.
+        recirculated: Samples this rank offered but kept for a later round; of whole epochs.
     """
 
     samples: int = 0
@@ -28,6 +33,8 @@ class Totals:
     padded_tokens: int = 0
     idle_steps: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    splits: int = 0
+    recirculated: int = 0
 
     def add(self, info: StepInfo, padded_tokens: int) -> None:
         """Count a delivered batch of ``padded_tokens`` tokens, padding included."""
@@ -36,6 +43,15 @@ class Totals:
         self.loss_tokens += info.total_num_loss_tokens
         self.padded_tokens += padded_tokens
         self.idle_steps += info.idle
+
+    def with_epoch(self, progress: Mapping[str, Any]) -> "Totals":
+        """A copy that also counts an epoch's ``dropped``, ``splits`` and ``recirculated``."""
+        return replace(
+            self,
+            dropped=dict(Counter(self.dropped) + Counter(progress["dropped"])),
+            splits=self.splits + progress["splits"],
+            recirculated=self.recirculated + progress["recirculated"],
+        )
 
     @property
     def padding_ratio(self) -> float:
@@ -55,6 +71,8 @@ def merge(totals: Sequence[Totals]) -> Totals:
         padded_tokens=sum(t.padded_tokens for t in totals),
         idle_steps=sum(t.idle_steps for t in totals),
         dropped=dict(sum((Counter(t.dropped) for t in totals), Counter())),
+        splits=sum(t.splits for t in totals),
+        recirculated=sum(t.recirculated for t in totals),
     )
 
 
@@ -62,4 +80,5 @@ def share(merged: Totals, rank: int) -> Totals:
     """Undo :func:`merge` for one rank of any world: rank 0 goes on with the summed counts."""
     if rank == 0:
         return replace(merged, dropped=dict(merged.dropped))
-    return replace(merged, padded_tokens=0, idle_steps=0, dropped={})
+    nothing = {"padded_tokens": 0, "idle_steps": 0, "splits": 0, "recirculated": 0}
+    return replace(merged, dropped={}, **nothing)

@@ -224,13 +224,12 @@ class OdbTrainer(Trainer):
     def _sum_up(self, odb: OdbDataLoader) -> None:
         totals = odb.merged_totals()
         data, wall_s = self.config.data, time.perf_counter() - self.started_at_s
-        ended_by = "data.sample_quota" if odb.exhausted else "training.steps"
         summary = Summary(
             samples_total=self.samples_total,
             samples_emitted=totals.samples,
             samples_dropped=totals.num_dropped,
             dropped_by_reason=totals.dropped,
-            coverage=coverage(totals, self.samples_total, ended_by=ended_by),
+            coverage=coverage(totals, self.samples_total, ended_by=self._ended_by(odb)),
             steps=self.step,
             idle_steps=totals.idle_steps,
             padding_ratio=totals.padding_ratio,
@@ -246,6 +245,13 @@ class OdbTrainer(Trainer):
             logger.info(f"{summary.line()}; see {path}")
         if data.odb.join and summary.coverage.startswith("wrong"):
             raise RuntimeError(f"coverage is {summary.coverage}")
+
+    def _ended_by(self, odb: OdbDataLoader) -> str:
+        quota = self.config.data.sample_quota
+        if not odb.exhausted:
+            return "training.steps"
+        filled = quota is not None and odb.totals.samples >= quota
+        return "data.sample_quota" if filled else "data.odb.no-join"
 
     def _release(self) -> None:
         if self.odb is not None:
