@@ -49,7 +49,8 @@ def small(
     spec = model_registry("debugmodel")
     matrix: dict[str, Callable[..., Any]] = {"weight": partial(nn.init.trunc_normal_, std=0.02)}
     head: dict[str, Callable[..., Any]] = {"weight": partial(nn.init.trunc_normal_, std=dim**-0.5)}
-    norm = RMSNorm.Config(normalized_shape=dim, param_init={"weight": nn.init.ones_})
+    # Torchtitan shards each place in its own way, by what it writes into the place's configuration.
+    norm = partial(RMSNorm.Config, normalized_shape=dim, param_init={"weight": nn.init.ones_})
     rope = ComplexRoPE.Config(
         dim=dim // num_heads, max_seq_len=131072, theta=500000, scaling="llama"
     )
@@ -61,12 +62,12 @@ def small(
             embedding_dim=dim,
             param_init={"weight": partial(nn.init.normal_, std=1.0)},
         ),
-        norm=norm,
+        norm=norm(),
         lm_head=Linear.Config(in_features=dim, out_features=vocab_size, param_init=head),
         layers=[
             Llama3TransformerBlock.Config(
-                attention_norm=norm,
-                ffn_norm=norm,
+                attention_norm=norm(),
+                ffn_norm=norm(),
                 attention=make_gqa_config(
                     dim=dim,
                     n_heads=num_heads,
