@@ -40,6 +40,7 @@ class Run:
         ranks: Processes that train.
         config: Function of ``tests.titan.tiny``.
         entry: Module to run.
+        terminal: File descriptor that gets stderr instead of the output file.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Run:
         ranks: int = 1,
         config: str = "tiny",
         entry: str = "titan_integration.train",
+        terminal: int | None = None,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +67,7 @@ class Run:
                 command,
                 cwd=REPOSITORY,
                 stdout=out,
-                stderr=err,
+                stderr=err if terminal is None else terminal,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,
             )

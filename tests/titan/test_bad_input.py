@@ -8,7 +8,12 @@ import pytest
 from torchtitan.components.checkpointer import BaseCheckpointManager
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.tokenizer import HuggingFaceTokenizer
+from torchtitan.models.common.token_dispatcher import (
+    LocalTokenDispatcher,
+    MinimalAsyncEPTokenDispatcher,
+)
 
+from configs import deepseek_v3
 from tests.titan.runs import Run
 from tests.titan.tiny import tiny
 from titan_integration.checks import check_rows
@@ -63,6 +68,22 @@ def test_a_run_that_cannot_work_is_refused(rows: Path, change: Change, line: str
     with pytest.raises(UserError, match=line) as caught:
         config.validate()
     assert "\n" not in str(caught.value)
+
+
+def test_an_expert_dispatcher_of_bounded_capacity_bounds_the_token_budget(rows: Path) -> None:
+    config = deepseek_v3.debug_odb()
+    config.data.path = [str(rows)]
+    assert config.model_spec is not None
+    bounded = MinimalAsyncEPTokenDispatcher.Config(num_experts=8, top_k=2)
+    places = list(config.model_spec.model.traverse(LocalTokenDispatcher.Config))
+    assert places
+    for _, _, parent, name in places:
+        setattr(parent, name, bounded)
+    config.data.odb.token_budget = config.training.seq_len
+    config.validate()
+    config.data.odb.token_budget += 1
+    with pytest.raises(UserError, match=r"must be at most 8192 \(the expert dispatcher's capacity"):
+        config.validate()
 
 
 def test_lengths_are_padded_to_what_the_model_needs(rows: Path) -> None:
