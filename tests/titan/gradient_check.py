@@ -66,8 +66,8 @@ class CheckedTrainer(OdbTrainer):
     ) -> dict[str, torch.Tensor]:
         model = self.model_config.build()
         model.init_weights(buffer_device=None)
+        model.double()  # first: the weights may be float64
         model.load_state_dict(weights, strict=False)
-        model.double()
         total = 0
         for index in indices:
             sample = self.dataloader.encoder(self.dataloader.rows[index])

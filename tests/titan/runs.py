@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 REPOSITORY = Path(__file__).parents[2]
-LIMIT_S = 120.0
+LIMIT_S = 240.0  # ten times what a run takes on two idle cores
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,18 @@ class Run:
                 continue
         self.process.wait()
 
+    def outliving(self, pids: list[int], limit_s: float = 10.0) -> list[int]:
+        """Those of ``pids`` that are still alive when the system had time to end them."""
+        started = time.monotonic()
+        while alive := [pid for pid in pids if pid in _parents()]:
+            if time.monotonic() - started > limit_s:
+                break
+            time.sleep(0.1)
+        return alive
+
     def pids(self) -> list[int]:
         """The run's processes that are alive: the one started here and its descendants."""
-        parents = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                except OSError:
-                    continue
-                if fields[0] != "Z":
-                    parents[int(entry.name)] = int(fields[1])
+        parents = _parents()
         found = [self.process.pid]
         for pid in found:
             found += [child for child, parent in parents.items() if parent == pid]
@@ -118,6 +121,20 @@ class Run:
 
     def _tail(self) -> str:
         return (self._out.read_text() + self._err.read_text())[-4000:]
+
+
+def _parents() -> dict[int, int]:
+    """Parent of every process on this machine that is alive."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                parents[int(entry.name)] = int(fields[1])
+    return parents
 
 
 def train(folder: Path, *args: str, **options: Any) -> Result:
@@ -131,6 +148,18 @@ def summary(folder: Path) -> dict[str, Any]:
     """The run's ``odb_summary.json``."""
     loaded: dict[str, Any] = json.loads((folder / "odb_summary.json").read_text())
     return loaded
+
+
+def scalars(folder: Path) -> dict[str, dict[int, float]]:
+    """TensorBoard's values by tag and step; of the last time the step was trained."""
+    found: dict[str, dict[int, float]] = {}
+    for file in sorted(folder.rglob("events.out.tfevents.*"), key=lambda path: path.name):
+        events = EventAccumulator(str(file))
+        events.Reload()
+        for tag in events.Tags()["scalars"]:
+            values = found.setdefault(tag, {})
+            values.update({event.step: event.value for event in events.Scalars(tag)})
+    return found
 
 
 def delivered(folder: Path) -> list[tuple[int, int]]:

@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.titan.runs import Run, delivered, summary, train
+from tests.titan.runs import Run, delivered, scalars, summary, train
+
+pytestmark = pytest.mark.timeout(900)  # several runs a test
 
 TAGS = {
     "data_wait_s",
@@ -44,14 +45,6 @@ def few(tmp_path_factory: pytest.TempPathFactory, rows: Path) -> list[str]:
     return ["--data.path", str(path), "--data.odb.token_budget", "1", "--data.no-shuffle"]
 
 
-def scalars(folder: Path) -> dict[str, list[float]]:
-    """TensorBoard's values by tag, in the order of the steps."""
-    (file,) = folder.rglob("events.out.tfevents.*")
-    events = EventAccumulator(str(file))
-    events.Reload()
-    return {tag: [e.value for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-
 def test_tensorboard_gets_every_metric_and_a_maximum_without_idle_ranks(
     tmp_path: Path, data_args: list[str], few: list[str]
 ) -> None:
@@ -60,14 +53,15 @@ def test_tensorboard_gets_every_metric_and_a_maximum_without_idle_ranks(
     found = scalars(tmp_path)
     assert {tag.removeprefix("odb/") for tag in found if tag.startswith("odb/")} == TAGS
     for tag, values in found.items():
-        assert all(map(math.isfinite, values)), tag
-    assert found["odb/samples_emitted"] == [2, 3]
-    assert found["odb/idle_steps"] == [0, 1]
-    assert found["odb/dropped/filtered"][-1] == found["odb/samples_dropped"][-1] == 1
-    # With rank 1 idle, the average and the largest loss are rank 0's.
-    average, largest = "loss_metrics/global_avg_loss", "loss_metrics/global_max_loss"
-    assert found[largest][1] == pytest.approx(found[average][1])
-    assert found[largest][0] > found[average][0]
+        assert all(map(math.isfinite, values.values())), tag
+    assert found["odb/samples_emitted"][2] == 3
+    assert found["odb/dropped/filtered"][2] == found["odb/samples_dropped"][2] == 1
+    idle = found["odb/idle_steps"]
+    assert sorted(idle.values()) == [0, 1]
+    average, largest = found["loss_metrics/global_avg_loss"], found["loss_metrics/global_max_loss"]
+    for step in (1, 2):  # with rank 1 idle, the average and the largest loss are rank 0's
+        assert (largest[step] > average[step] + 1e-4) == (not idle[step])
+        assert largest[step] >= average[step] - 1e-5
     result = summary(tmp_path)
     assert (result["coverage"], result["dropped_by_reason"]) == ("exact", {"filtered": 1})
 

@@ -32,7 +32,7 @@ def test_configurations_are_valid_and_can_be_written_down(make, rows: Path) -> N
 
 @pytest.mark.parametrize("family", ["qwen3", "deepseek_v3"])
 def test_models_of_other_families_train(tmp_path: Path, data_args: list[str], family: str) -> None:
-    args = [*data_args, "--module", f"configs.{family}", "--data.max_samples", "6"]
+    args = [*data_args, "--module", f"configs.{family}", "--data.max_samples", "2"]
     result = Run(tmp_path, *args, config="debug_odb").wait()
     assert result.code == 0, (result.out + result.err)[-4000:]
     assert summary(tmp_path)["coverage"] == "exact"

@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.titan.runs import delivered, summary, train
+
+pytestmark = pytest.mark.timeout(900)  # several runs a test
 
 NUM_ROWS = 100
 FEW_ROWS = ["--data.max_samples", str(NUM_ROWS), "--data.odb.token_budget", "512"]

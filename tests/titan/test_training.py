@@ -1,11 +1,14 @@
 """The exact loss, the last samples of an epoch, and the three ways in which a run ends."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.titan.runs import Run, delivered, summary, train
+
+pytestmark = pytest.mark.timeout(900)  # several runs a test
 
 
 @pytest.mark.parametrize(
@@ -32,10 +35,18 @@ def test_gradients_equal_the_float64_reference_with_idle_ranks_and_a_partial_acc
     assert summary(tmp_path)["coverage"] == "exact"
 
 
+@pytest.fixture(scope="module")
+def two_steps(tmp_path_factory: pytest.TempPathFactory, data_args: list[str]) -> Path:
+    """The folder of a run of two steps; tests go on with a copy of it."""
+    folder = tmp_path_factory.mktemp("two_steps")
+    train(folder, *data_args, "--training.steps", "2")
+    return folder
+
+
 def test_a_quota_and_a_number_of_steps_end_a_run_and_leave_it_resumable(
-    tmp_path: Path, data_args: list[str]
+    tmp_path: Path, data_args: list[str], two_steps: Path
 ) -> None:
-    train(tmp_path, *data_args, "--training.steps", "2")
+    shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
     first = summary(tmp_path)
     assert first["steps"] == 2
     assert first["coverage"].endswith("ended by training.steps")
@@ -56,8 +67,10 @@ def test_torchtitans_own_batches_run_on_the_same_rows(tmp_path: Path, data_args:
     assert "error: the checkpoint was not saved with ODB" in odb.err
 
 
-def test_a_checkpoint_of_other_rows_is_refused(tmp_path: Path, data_args: list[str]) -> None:
-    train(tmp_path, *data_args, "--training.steps", "2")
+def test_a_checkpoint_of_other_rows_is_refused(
+    tmp_path: Path, data_args: list[str], two_steps: Path
+) -> None:
+    shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
     other = Run(tmp_path, *data_args, "--data.max_samples", "100").wait()
     assert other.code == 2
     line = next(line for line in other.err.splitlines() if line.startswith("error: "))

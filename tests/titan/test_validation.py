@@ -9,6 +9,8 @@ import pytest
 
 from tests.titan.runs import delivered, train
 
+pytestmark = pytest.mark.timeout(900)  # several runs a test
+
 NUM_HELD_OUT = 23
 
 
