@@ -4,6 +4,7 @@ A column is a generator function. What it opens (workers, threads) it closes whe
 ends or is closed. Batches are mappings with "input_ids" and "labels", and "positions" if packed.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ from tools.bench.offline import bucketed_batches, deal, length_sorted_batches, m
 
 Batch = Mapping[str, torch.Tensor]
 Column = Callable[["Job"], Iterator[Batch]]
+_REFERENCE_SEEDS = itertools.count(10_000, 10_000)  # the same on all ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,8 @@ def reference(job: Job) -> Iterator[Batch]:
         no_warmup=True,
         **{**_workers(job), "prefetch_factor": depth},
     )
+    # It names its process group by this number; a second loader of one process would hang.
+    loader._iter_random_seed = next(_REFERENCE_SEEDS)
     for batch in loader:
         odb.pop_step_info(batch, loss_scaling="exact")
         yield batch
