@@ -5,6 +5,7 @@ import math
 import os
 import pty
 import re
+import termios
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def test_without_join_the_epoch_ends_with_its_first_finished_rank_and_a_bar_show
     tmp_path: Path, data_args: list[str], few: list[str]
 ) -> None:
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 160))
     run = Run(tmp_path, *data_args, *few, "--data.odb.no-join", ranks=2, terminal=theirs)
     os.close(theirs)
     shown = _read(ours)
