@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         section.meta["command"] = command
         found[name] = section
-    results.write(out, found)
+        results.write(out, found)  # every time: a run that is stopped keeps what it has
     if not args.no_report:
         from tools.bench.report import write_report
 
