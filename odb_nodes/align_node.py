@@ -31,7 +31,7 @@ from odb_nodes.sampler_view import SamplerView
 from odb_nodes.schema import VERSION, check_state
 from odb_nodes.state import fresh, unpend
 from odb_nodes.transport import Transport, make_transport
-from odb_nodes.types import AlignedGroup, StepInfo
+from odb_nodes.types import AlignedGroup
 
 logger = logging.getLogger(__name__)
 _MASK = (1 << 64) - 1
@@ -258,28 +258,13 @@ class AlignNode(BaseNode[AlignedGroup]):
         round_, source = self._round, self.source
         if self._source_state is None:
             self._source_state = source.state_dict()
-        at = round_.at
-        samples = [held.sample for held in round_.steps[at]]
-        num_samples, tokens, loss_tokens = (int(n) for n in round_.own[at])
-        total_samples, total_tokens, total_loss_tokens = (int(n) for n in round_.totals[at])
-        info = StepInfo(
-            step=self.counters.steps,
-            epoch=source.epoch,
-            num_samples=num_samples,
-            num_tokens=tokens,
-            num_loss_tokens=loss_tokens,
-            total_num_samples=total_samples,
-            total_num_tokens=total_tokens,
-            total_num_loss_tokens=total_loss_tokens,
-            padded_tokens=len(samples) * max((sample.length for sample in samples), default=0),
-            idle=not samples,
-            views=tuple(sample.view for sample in samples),
-        )
+        samples, info = round_.next_step(self.counters.steps, source.epoch)
+        digest = round_.digests[round_.at]
         if not samples and self._idle == "emit":
             samples = [mask_labels(source.filler())]
         round_.pop()
-        self.counters.add(info, round_.digests[at])
-        self._quota_done += total_samples
+        self.counters.add(info, digest)
+        self._quota_done += info.total_num_samples
         return AlignedGroup(samples, info) if samples else None
 
     def _end_pass(self) -> bool:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from odb_nodes.errors import StateError
-from odb_nodes.types import IGNORE_INDEX, Sample
+from odb_nodes.types import IGNORE_INDEX, Sample, StepInfo
 from odb_nodes.views import digests
 
 Int64s = npt.NDArray[np.int64]
@@ -111,6 +111,30 @@ class Round:
             "sizes": self._sizes[self.at :],
             "totals": self._totals_flat[3 * self.at :],
         }
+
+    def next_step(self, step: int, epoch: int) -> tuple[list[Sample], StepInfo]:
+        """Samples of the next step to deliver, none if it is IDLE, and what it holds.
+
+        Args:
+            step: Steps before it in the epoch.
+            epoch: Pass over the data.
+        """
+        samples = [held.sample for held in self.steps[self.at]]
+        own, totals = self.own[self.at].tolist(), self.totals[self.at].tolist()
+        info = StepInfo(
+            step=step,
+            epoch=epoch,
+            num_samples=own[0],
+            num_tokens=own[1],
+            num_loss_tokens=own[2],
+            total_num_samples=totals[0],
+            total_num_tokens=totals[1],
+            total_num_loss_tokens=totals[2],
+            padded_tokens=len(samples) * max((sample.length for sample in samples), default=0),
+            idle=not samples,
+            views=tuple(sample.view for sample in samples),
+        )
+        return samples, info
 
     def pop(self) -> None:
         """Let go of the samples of the next step: it is delivered."""
