@@ -45,6 +45,8 @@ class CheckedTrainer(OdbTrainer):
             yield batch
 
     def _check(self, *_: Any) -> None:
+        if not self.drawn:
+            return  # loading a checkpoint makes torchtitan step the optimizer once, without data
         model = self.model_parts[0]
         weights = {name: _full(p.detach()) for name, p in model.named_parameters()}
         grads = {name: _full(p.grad) for name, p in model.named_parameters()}
