@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     out, found = args.out / "bench.json", {}
     if args.sections and out.exists():
         found = results.read(out)  # the others keep what they had
-    command = shlex.join(["python", "-m", "tools.bench", *(argv or sys.argv[1:])])
+    command = _command(args)
     started, failed = time.monotonic(), []
     for at, name in enumerate(names, 1):
         print(f"bench {at}/{len(names)}: {name} ({time.monotonic() - started:.0f} s)", flush=True)
@@ -50,6 +50,15 @@ def main(argv: list[str] | None = None) -> int:
     for name in failed:
         print(f"bench: section {name} failed, its output is above", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _command(args: argparse.Namespace) -> str:
+    """What to type for the same numbers; where they are written does not matter."""
+    size = [] if args.size == "full" else ["--size", args.size]
+    words = ["python", "-m", "tools.bench", *(["--quick"] if args.quick else size)]
+    words += ["--sections", args.sections] if args.sections else []
+    words += ["--device", args.device] if args.device != "cpu" else []
+    return shlex.join(words)
 
 
 def _parser() -> argparse.ArgumentParser:
