@@ -22,6 +22,10 @@ worker processes, with the paper's policy, and packed. Ratios compare two runs o
 numbers are medians, with the lowest and highest in brackets.
 """
 
+_BUSY = """
+**Other work shared the cores while this ran (load average up to {busy}): what depends on the clock
+is noisy. Counts (batches, padding, bytes, sizes) do not depend on it.**"""
+
 
 def write_report(sections: Mapping[str, Section], docs: Path) -> None:
     """Write ``benchmarks.md`` and ``img/bench-*.png``."""
@@ -75,9 +79,11 @@ def _header(sections: Mapping[str, Section]) -> list[str]:
     }
     seconds = sum(meta["seconds"] for meta in metas)
     sizes = "/".join(sorted({meta["size"] for meta in metas}))
+    busy = max(meta["load"][0] for meta in metas)
     return [
         f"`make bench` ({sizes} size, {seconds} s in all), on {'; '.join(sorted(machines))}.",
         "What ran when, of which commit, and how busy the machine was, stands under Runs.",
+        *([_BUSY.format(busy=busy)] if busy > metas[0]["machine"]["cores"] else []),
     ]
 
 
