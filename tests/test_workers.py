@@ -1,5 +1,6 @@
 """Worker threads and processes: start methods, deaths, and what is left behind."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -141,3 +142,4 @@ def test_a_loader_that_is_only_dropped_ends_its_threads() -> None:
     loader = build(num_workers=2)
     next(iter(loader))
     del loader
+    gc.collect()  # a loader and its iterator know each other: a cycle, which waits for a collection
