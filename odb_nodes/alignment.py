@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from odb_nodes.grouping import Window, length_of
+from odb_nodes.cutting import AGE_BITS
+from odb_nodes.grouping import Window
 from odb_nodes.permutation import key64, mix64
 
 _NONE = 1 << 62  # "no bound from this rank" where a minimum is taken
@@ -247,7 +248,7 @@ def split(groups: Sequence[Group], steps: int) -> list[Group]:
 
 def num_tokens(group: Group) -> int:
     """Real tokens of a group of keys."""
-    return sum(map(length_of, group))
+    return sum([key >> AGE_BITS for key in group])
 
 
 def step_order(steps: int, *parts: int) -> list[int]:

@@ -62,7 +62,7 @@ def best_range(left: list[int], right: list[int], budget: TokenBudget) -> list[i
     A range is chosen by its longest sample ``right[j]``; it then reaches as far to the left as
     the budget allows. ``reach`` only shrinks as samples get longer, so the loop can stop early.
     """
-    tail = list(accumulate([key >> AGE_BITS for key in reversed(left)], initial=0))
+    tail = list(accumulate([key >> AGE_BITS for key in left[::-1]], initial=0))
     max_tokens, most, far = budget.max_tokens, budget.max_samples, len(left)
     tokens, best, best_count, best_left = 0, -1, 0, 0
     for count, key in enumerate(right, 1):

@@ -1,6 +1,6 @@
 """The window: samples buffered on one rank, in order of length and of age. Pure."""
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, takewhile
@@ -18,17 +18,17 @@ from odb_nodes.cutting import (
 )
 
 __all__ = ["Window", "age_of", "length_of", "make_key"]
-_BLOCK = 128  # keys in a block before it splits; what a look-up sorts and an edit moves
+_BLOCK = 512  # keys in a block before it splits; what an edit moves
+_TWICE = "a sample was removed twice"
 _FEW = 8  # more than 1 in 8 keys changed: rebuilding all blocks is cheaper than single edits
 
 
 class Window:
     """The buffered samples of one rank, in order of length and in order of age.
 
-    New samples wait in a list until somebody asks for an order. They then join short blocks that
-    divide the keys by size, each sorted only when it is looked at (half the cost of keeping all
-    sorted at 65,536 samples); if they are many, one sort makes all blocks anew. So a sample costs
-    O(log n) and its part in the sort of a short block.
+    New samples wait in a list until somebody asks for an order. They then join short sorted
+    blocks that divide the keys by size; if they are many, one sort makes all blocks anew. So a
+    sample costs O(log n) and its part in moving the keys of a short block.
 
     Args:
         budget: Limits of a group.
@@ -41,42 +41,49 @@ class Window:
     ) -> None:
         self.budget = budget
         self._costs = costs if budget.extra else None
+        self._size = 0
         self._new: list[int] = []  # by age, not yet in the fields below
-        self._blocks: list[list[int]] = [[]]  # see _sorted
+        self._blocks: list[list[int]] = [[]]
         self._lasts: list[int] = []  # largest key of every block but the last
-        self._ages: deque[int] = deque()  # keys by age; may hold keys that are gone
-        self._live: set[int] = set()
+        self._ages: deque[int] = deque()  # keys by age, and among them those of _gone
+        self._gone: set[int] = set()  # removed, but not yet from _ages
         self._plan: list[list[int]] | None = None  # of drain_plan, while it holds
 
     def __len__(self) -> int:
-        return len(self._live) + len(self._new)
+        return self._size
 
     def add(self, key: int) -> None:
         """Add the youngest sample."""
         self._new.append(key)
+        self._size += 1
 
     def put_back(self, keys: Iterable[int]) -> None:
         """Return samples that were taken; they keep their age. O(n log n)."""
         self._settle_new()
         self._plan = None
-        self._live.update(keys)
-        self._rebuild(sorted(self._live))
-        self._ages = deque(sorted(self._live, key=age_of))
+        ordered = sorted(chain(keys, *self._blocks))
+        self._rebuild(ordered)
+        self._ages = deque(sorted(ordered, key=age_of))
+        self._gone.clear()
+        self._size = len(ordered)
 
     def remove(self, keys: Iterable[int]) -> None:
         """Remove samples, all of which must be here."""
         self._settle_new()
         gone = set(keys)
-        assert gone <= self._live, "a sample was removed twice"
-        self._live -= gone
         self._plan = self._plan_without(gone)
-        if len(gone) * _FEW > len(self._live):
-            self._rebuild(sorted(self._live))
+        self._gone |= gone
+        self._size -= len(gone)
+        if len(gone) * _FEW > self._size:
+            self._rebuild([key for block in self._blocks for key in block if key not in gone])
             self._forget_gone()
+            assert len(self._ages) == self._size, _TWICE
             return
         for key in gone:
             block = self._blocks[bisect_left(self._lasts, key)]
-            block.remove(key)
+            at = bisect_left(block, key)
+            assert block[at : at + 1] == [key], _TWICE
+            del block[at]
 
     def partition(self) -> list[list[int]]:
         """All samples cut into the fewest groups; the window is left as it is.
@@ -87,7 +94,7 @@ class Window:
         Source: arXiv 2606.19989, the sort-and-cut rule.
         """
         self._settle_new()
-        keys = [key for block in self._blocks for key in sorted(block)]
+        keys = [key for block in self._blocks for key in block]
         keys.reverse()
         if self._costs is None:
             return cut(keys, self.budget)
@@ -111,7 +118,7 @@ class Window:
         self._plan = None
         oldest = self._oldest()
         block = bisect_left(self._lasts, oldest)
-        at = bisect_left(self._sorted(block), oldest)
+        at = bisect_left(self._blocks[block], oldest)
         reach = self.budget.most(oldest >> AGE_BITS)
         left = self._before(block, at, reach - 1)
         right = self._after(block, at, reach)
@@ -140,22 +147,21 @@ class Window:
             return
         new, self._new, self._plan = self._new, [], None
         self._ages.extend(new)
-        self._live.update(new)
-        if len(self._ages) > 2 * len(self._live) + _BLOCK:
+        if len(self._gone) > self._size + _BLOCK:
             self._forget_gone()
-        if len(new) * _FEW > len(self._live):
+        if len(new) * _FEW > self._size:
             self._rebuild(sorted(chain(new, *self._blocks)))
             return
+        blocks, lasts = self._blocks, self._lasts
         for key in new:
-            block = bisect_left(self._lasts, key)
-            keys = self._blocks[block]
-            keys.append(key)
+            block = bisect_left(lasts, key)
+            keys = blocks[block]
+            insort(keys, key)
             if len(keys) > _BLOCK:
-                keys.sort()
                 half = len(keys) // 2
-                self._blocks.insert(block + 1, keys[half:])
+                blocks.insert(block + 1, keys[half:])
                 del keys[half:]
-                self._lasts.insert(block, keys[-1])
+                lasts.insert(block, keys[-1])
 
     def _rebuild(self, keys: list[int]) -> None:
         """Cut sorted keys into blocks with room to grow."""
@@ -164,26 +170,22 @@ class Window:
         self._lasts = [block[-1] for block in self._blocks[:-1]]
 
     def _forget_gone(self) -> None:
-        live = self._live
-        self._ages = deque(key for key in self._ages if key in live)
+        gone = self._gone
+        self._ages = deque(key for key in self._ages if key not in gone)
+        gone.clear()
 
     def _oldest(self) -> int:
-        ages, live = self._ages, self._live
-        while ages[0] not in live:
-            ages.popleft()
+        ages, gone = self._ages, self._gone
+        while ages[0] in gone:
+            gone.remove(ages.popleft())
         return ages[0]
-
-    def _sorted(self, block: int) -> list[int]:
-        keys = self._blocks[block]
-        keys.sort()
-        return keys
 
     def _before(self, block: int, at: int, count: int) -> list[int]:
         """Up to ``count`` keys before a place, in ascending order."""
         out = self._blocks[block][max(0, at - count) : at]
         while len(out) < count and block:
             block -= 1
-            out = self._sorted(block)[-(count - len(out)) :] + out
+            out = self._blocks[block][-(count - len(out)) :] + out
         return out
 
     def _after(self, block: int, at: int, count: int) -> list[int]:
@@ -191,7 +193,7 @@ class Window:
         out = self._blocks[block][at : at + count]
         while len(out) < count and block + 1 < len(self._blocks):
             block += 1
-            out += self._sorted(block)[: count - len(out)]
+            out += self._blocks[block][: count - len(out)]
         return out
 
     def _delete_run(self, run: Sequence[int]) -> None:
@@ -208,4 +210,5 @@ class Window:
                 del self._lasts[min(block, len(self._lasts) - 1)]
             else:
                 block += 1
-        self._live.difference_update(run)
+        self._gone.update(run)
+        self._size -= len(run)

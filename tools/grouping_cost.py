@@ -8,10 +8,12 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from itertools import count, islice
 from statistics import median
 
 from odb_nodes.alignment import POLICIES
-from tools.simulate import Rank, Setting
+from odb_nodes.budget import TokenBudget
+from odb_nodes.grouping import Window, make_key
 from tools.workloads import WORKLOADS
 
 WINDOWS = (256, 1024, 4096, 16384, 65536)
@@ -29,16 +31,22 @@ def cost_us(name: str, policy_name: str, window: int, samples: int = 32768) -> l
     Returns:
         Microseconds a sample, one value per ``_CHUNK`` samples or tumbling window.
     """
-    lengths = WORKLOADS[name].draw(3 * window + 2 * samples)
-    policy = POLICIES[policy_name]
-    rank = Rank(lengths, Setting(policy=policy_name, window=window))
+    lengths = iter(WORKLOADS[name].draw(3 * window + 2 * samples).tolist())
+    keys = map(make_key, lengths, count())
+    policy, held = POLICIES[policy_name], Window(TokenBudget(16384))
+
+    def refill(held: Window) -> bool:
+        for key in islice(keys, window - len(held)):
+            held.add(key)
+        return len(held) == window
+
     if policy_name == "carry":
-        rank.refill(rank.window)
-        rank.window.take_best()  # the first order of a whole window is start-up, not steady state
+        refill(held)
+        held.take_best()  # the first order of a whole window is start-up, not steady state
     costs, done, total, started = [], 0, 0, time.process_time()
     while total < samples:
-        offer = policy.propose(rank.window, rank.refill, None)
-        done += sum(map(len, offer.settle(rank.window, len(offer.groups))))
+        offer = policy.propose(held, refill, None)
+        done += sum(map(len, offer.settle(held, len(offer.groups))))
         if done >= _CHUNK:
             now = time.process_time()
             costs.append((now - started) / done * 1e6)
