@@ -10,6 +10,8 @@ REF_STAMP := $(REF)/.installed
 
 # Lazy on purpose: only `make train` looks for GPUs. Without any, it trains on two CPU ranks.
 FOUND_GPUS = $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+# Most tests wait for processes to start; two at a time keep two cores busy.
+TESTERS ?= 2
 GPUS ?= $(or $(filter-out 0,$(FOUND_GPUS)),2)
 ARGS ?=
 
@@ -51,7 +53,7 @@ lint: setup ## check style, formatting and types
 	$(BIN)/mypy
 
 test: lint ## lint, then run the whole test suite
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ARGS)
 
 verify: setup ## check the guarantees exhaustively on small worlds
 	$(BIN)/python -m tools.verify --full $(ARGS)

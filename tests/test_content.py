@@ -76,7 +76,8 @@ def test_everything_else_comes_back_as_it_was() -> None:
 
 
 class Odd:
-    pass
+    def __repr__(self) -> str:
+        return "Odd()"
 
 
 @pytest.mark.parametrize(

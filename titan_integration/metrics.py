@@ -51,15 +51,24 @@ class OdbMetricsProcessor(MetricsProcessor):
         self._bar: Any = None
         self._cleanup = contextlib.ExitStack()
 
-    def follow(self, loader: OdbDataLoader, *, run_samples: int | None, step: int) -> None:
-        """Report on this loader from now on; ``run_samples`` is the whole run's number."""
-        self._loader, self._run_samples = loader, run_samples
+    def follow(
+        self, loader: OdbDataLoader, *, rows: int | None, quota: int | None, step: int
+    ) -> None:
+        """Report on this loader from now on.
+
+        Args:
+            loader: Of the whole run.
+            rows: Of the whole run, dropped ones included; None if they do not end it.
+            quota: Samples trained on that end the run, or None.
+            step: Steps done.
+        """
+        self._loader, self._rows, self._quota = loader, rows, quota
         self._last = self._snapshot(step)
         self.begin_step(num_loss_tokens=0, total_loss_tokens=0)
         if self.show_bar and dist.get_rank() == 0:
             self._cleanup.enter_context(logging_redirect_tqdm([logging.getLogger()]))
-            done = loader.totals.samples
-            self._bar = tqdm(total=run_samples, initial=done, unit="sample", dynamic_ncols=True)
+            done, goal = loader.totals.samples, self._goal(loader.totals.num_dropped)
+            self._bar = tqdm(total=goal, initial=done, unit="sample", dynamic_ncols=True)
 
     def begin_step(self, *, num_loss_tokens: int, total_loss_tokens: int) -> None:
         """Name the loss tokens of the step about to run: this rank's and all ranks'."""
@@ -128,6 +137,7 @@ class OdbMetricsProcessor(MetricsProcessor):
         tokens = now.totals.tokens - last.totals.tokens
         samples = now.totals.samples - last.totals.samples
         padded, world = total.pop("padded"), self._loader.dp_world_size
+        goal = self._goal(int(total["samples_dropped"]))
         means = {name: total.pop(name) / world for name in _MEANS}
         return float(most), {
             "odb/real_tokens_per_s": tokens / seconds,
@@ -136,7 +146,7 @@ class OdbMetricsProcessor(MetricsProcessor):
             "odb/samples_per_s": samples / seconds,
             "odb/samples_per_step": samples / max(1, step - last.step),
             "odb/samples_emitted": now.totals.samples,
-            "odb/run_fraction": now.totals.samples / self._run_samples if self._run_samples else 0,
+            "odb/run_fraction": now.totals.samples / goal if goal else 0,
             "odb/distinct_shapes": len(self._loader.shapes),
             **{f"odb/{name}": value for name, value in (total | means).items()},
         }
@@ -158,13 +168,20 @@ class OdbMetricsProcessor(MetricsProcessor):
             "window_fill": held / window if window else 0.0,
         }
 
+    def _goal(self, num_dropped: int) -> int | None:
+        """Samples that the run trains on, as far as is known; None if steps alone end it."""
+        rows = None if self._rows is None else self._rows - num_dropped
+        return min((n for n in (rows, self._quota) if n is not None), default=None)
+
     def _say(self, step: int, loss: float, grad_norm: float, metrics: dict[str, float]) -> None:
         speed, padding = metrics["odb/real_tokens_per_s"], metrics["odb/padding_ratio"]
+        goal = self._goal(int(metrics["odb/samples_dropped"]))
         if self._bar is not None:
             text = f"step {step} loss {loss:.4f} {speed:,.0f} tok/s padding {padding:.1%}"
+            self._bar.total = goal
             self._bar.set_postfix_str(text)
             return
-        whole = f" of {self._run_samples:,}" if self._run_samples else ""
+        whole = f" of {goal:,}" if goal else ""
         logger.info(
             f"step {step}  {metrics['odb/run_fraction']:.1%}  "
             f"samples {metrics['odb/samples_emitted']:,.0f}{whole}  loss {loss:.5f}  "

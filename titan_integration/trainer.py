@@ -178,10 +178,9 @@ class OdbTrainer(Trainer):
         whole = None if data.num_epochs is None else len(odb.rows) * data.num_epochs
         self.samples_total = whole
         goals = [n for n in (whole, data.sample_quota) if n is not None]
-        self.run_samples = min(goals) if goals else None
         steps = self.config.training.steps
         self.schedule.shape = self.schedule.config.shape(
-            total_samples=self.run_samples,
+            total_samples=min(goals, default=None),
             total_steps=None if steps == UNLIMITED_STEPS else steps,
         )
         if data.audit_log is not None:
@@ -194,7 +193,8 @@ class OdbTrainer(Trainer):
                 f"Nothing left to train: the run was finished at step {self.step}; "
                 "raise --data.epochs or --data.sample_quota to go on"
             )
-        self.meter.follow(odb, run_samples=self.run_samples, step=self.step)
+        quota = self.config.data.sample_quota
+        self.meter.follow(odb, rows=self.samples_total, quota=quota, step=self.step)
         if self.audit is not None:
             self.audit.start(self.step, odb.dp_rank, odb.dp_world_size)
 

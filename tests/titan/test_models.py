@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from configs import deepseek_v3, llama3, qwen3
+from configs import deepseek_v3, gpt_oss, llama3, qwen3
 from tests.titan.runs import Run, summary
 from titan_integration.trainer import OdbTrainer
 
@@ -18,6 +18,7 @@ from titan_integration.trainer import OdbTrainer
         qwen3.debug_odb,
         qwen3.qwen3_8b_sft,
         deepseek_v3.debug_odb,
+        gpt_oss.debug_odb,
     ],
     ids=lambda make: f"{make.__module__}.{make.__name__}",
 )
@@ -30,7 +31,7 @@ def test_configurations_are_valid_and_can_be_written_down(make, rows: Path) -> N
     assert written["data"]["odb"]["token_budget"] == config.data.odb.token_budget
 
 
-@pytest.mark.parametrize("family", ["qwen3", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_v3", "gpt_oss"])
 def test_models_of_other_families_train(tmp_path: Path, data_args: list[str], family: str) -> None:
     args = [*data_args, "--module", f"configs.{family}", "--data.max_samples", "2"]
     result = Run(tmp_path, *args, config="debug_odb").wait()

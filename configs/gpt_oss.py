@@ -1,0 +1,21 @@
+"""gpt-oss: a small mixture of experts with attention sinks and sliding windows, for two cores."""
+
+import dataclasses
+
+from torchtitan.models.gpt_oss import model_registry
+from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts
+
+from configs.debug import DEBUG_VOCAB, debug_config
+from configs.models import with_dense_flex, with_layers, with_vocab
+from titan_integration.trainer import OdbTrainer
+
+
+def debug_odb() -> OdbTrainer.Config:
+    """Two layers of torchtitan's debug model, one with a sliding window; with narrow experts."""
+    spec = with_layers(model_registry("debugmodel", attn_backend="flex"), 2)
+    for _, experts, _, _ in spec.model.traverse(GptOssGroupedExperts.Config):
+        experts.hidden_dim = 128  # of 2880: a CPU takes seconds a sample for those, in bfloat16
+    config = debug_config(with_dense_flex(with_vocab(spec, DEBUG_VOCAB)))
+    # Its experts multiply in bfloat16 whatever the model's type is.
+    config.training = dataclasses.replace(config.training, mixed_precision_param="bfloat16")
+    return config
