@@ -15,7 +15,7 @@ from odb_nodes.alignment import (
     steps_to_quota,
 )
 from odb_nodes.counters import Counters
-from odb_nodes.errors import CoverageError, PeerFailedError, StateError
+from odb_nodes.errors import CoverageError, PeerFailedError
 from odb_nodes.exchange import Exchange
 from odb_nodes.grouping_node import GroupingNode
 from odb_nodes.permutation import key64
@@ -28,8 +28,8 @@ from odb_nodes.rounds import (
     totals_from_state,
 )
 from odb_nodes.sampler_view import SamplerView
-from odb_nodes.schema import VERSION, check_state
-from odb_nodes.state import fresh, unpend
+from odb_nodes.schema import VERSION
+from odb_nodes.state import fitted, fresh
 from odb_nodes.transport import Transport, make_transport
 from odb_nodes.types import AlignedGroup
 
@@ -301,27 +301,8 @@ class AlignNode(BaseNode[AlignedGroup]):
     # State
 
     def _restore(self, state: dict[str, Any]) -> None:
-        state = fresh(check_state(state))
-        for name, here in (
-            ("world_size", self.transport.world_size),
-            ("rank", self.transport.rank),
-        ):
-            if state[name] != here:
-                raise StateError(
-                    f"state is of {name} {state[name]}, this run has {here}: give each rank "
-                    "its own state, after reshard_states for another world size"
-                )
-        settings = self._settings()
-        if state["settings"] != settings:
-            state = unpend(state)
-            told = logging.WARNING if self.transport.rank == 0 else logging.DEBUG
-            logger.log(
-                told,
-                "settings changed since the state was saved, from %s to %s: no sample is lost or "
-                "repeated, but the order of what is left is another",
-                state["settings"],
-                settings,
-            )
+        rank, world_size = self.transport.rank, self.transport.world_size
+        state = fitted(state, self._settings(), rank=rank, world_size=world_size)
         pending = state["pending"]
         self.source.reset(state[self.SOURCE_KEY])
         helds = self.source.restore(pending["refs"], "state 'pending'")

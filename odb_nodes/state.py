@@ -1,5 +1,6 @@
 """States as plain values: their parts, and what a person wants to know of them."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import takewhile
@@ -20,6 +21,7 @@ from odb_nodes.views import (
     unpack_positions,
 )
 
+logger = logging.getLogger(__name__)
 _MASK = (1 << 64) - 1
 _ATOMS = {bytes, int, str}
 
@@ -49,6 +51,38 @@ def unpend(state: State) -> State:
     empty = refs[:0]
     state["pending"] = {"refs": empty, "sizes": [], "totals": []}
     return state
+
+
+def fitted(state: State, settings: State, *, rank: int, world_size: int) -> State:
+    """A copy of an ``AlignNode`` state that a rank with these settings can go on from.
+
+    Under other settings than the state was saved with, the pending steps go back to the window.
+
+    Args:
+        state: Of whatever origin; it stays as it is.
+        settings: What the order of the steps depends on.
+        rank: That loads it.
+        world_size: That loads it.
+    Raises:
+        StateError: The state is damaged, or of another rank or world size.
+    """
+    state = check_state(fresh(state))
+    for name, here in (("world_size", world_size), ("rank", rank)):
+        if state[name] != here:
+            raise StateError(
+                f"state is of {name} {state[name]}, this run has {here}: give each rank "
+                "its own state, after reshard_states for another world size"
+            )
+    if state["settings"] == settings:
+        return state
+    logger.log(
+        logging.WARNING if rank == 0 else logging.DEBUG,
+        "settings changed since the state was saved, from %s to %s: no sample is lost or "
+        "repeated, but the order of what is left is another",
+        state["settings"],
+        settings,
+    )
+    return unpend(state)
 
 
 def find_align_state(state: Any) -> State:

@@ -26,6 +26,7 @@ from tqdm import tqdm
 import odb_nodes
 
 VOCAB, MAX_TOKENS = 256, 1024  # bytes, the longest row
+WIDTH, DEPTH, LEARNING_RATE = 64, 2, 1e-3
 
 
 class Rows:
@@ -56,12 +57,12 @@ def tokenize(row: dict[str, Any]) -> dict[str, torch.Tensor]:
 class Model(nn.Module):
     """A causal transformer; right padding needs no mask, since no token sees what follows it."""
 
-    def __init__(self, width: int, depth: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCAB, width), nn.Embedding(MAX_TOKENS, width)
-        block = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True)
-        self.blocks = nn.TransformerEncoder(block, depth, enable_nested_tensor=False)
-        self.head = nn.Linear(width, VOCAB)
+        self.tokens, self.places = nn.Embedding(VOCAB, WIDTH), nn.Embedding(MAX_TOKENS, WIDTH)
+        block = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, 0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(block, DEPTH, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, VOCAB)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1], ids.device)
@@ -77,9 +78,9 @@ class Run:
         self.args, self.rank, self.world_size = args, rank, world_size
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(0)
-        self.bare = Model(args.width, args.depth).to(self.device)
+        self.bare = Model().to(self.device)
         self.model = DistributedDataParallel(self.bare) if world_size > 1 else self.bare
-        self.optimizer = torch.optim.AdamW(self.bare.parameters(), lr=args.lr)
+        self.optimizer = torch.optim.AdamW(self.bare.parameters(), lr=LEARNING_RATE)
         self.group = dist.new_group(backend="gloo") if world_size > 1 else None  # for ODB alone
         self.loader = odb_nodes.odb_loader(
             Rows(args.data),
@@ -147,8 +148,6 @@ def train(run: Run, stop: threading.Event) -> None:
             facts = torch.stack([run.step(batches), stopping])
             if run.world_size > 1:
                 dist.all_reduce(facts)
-            if args.audit:
-                audit(args.audit / f"rank{run.rank}.jsonl", batches)
             progress.update(sum(batch.info.total_num_samples for batch in batches))
             progress.set_description(f"epoch {epoch} loss {facts[0]:.3f}")
             if facts[1] or (count + 1) % args.save_every == 0:
@@ -158,36 +157,15 @@ def train(run: Run, stop: threading.Event) -> None:
         run.save()
 
 
-def audit(path: Path, batches: list[odb_nodes.OdbBatch]) -> None:
-    """Append what was trained on: epoch, step, positions in the epoch."""
-    rows = [[b.info.epoch, b.info.step, [v.position for v in b.info.views]] for b in batches]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
-def parse() -> argparse.Namespace:
+def main() -> None:
+    """Train as one process, or as one of the ranks that torchrun started."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("outputs/corpus/corpus.jsonl"))
     parser.add_argument("--checkpoint", type=Path, default=Path("outputs/train_ddp/last.pt"))
-    parser.add_argument("--audit", type=Path, help="folder for a list of the samples trained on")
-    for name, default in (
-        ("token-budget", 8192),
-        ("epochs", 1),
-        ("accumulation", 1),
-        ("save-every", 50),
-        ("num-workers", 0),
-        ("width", 64),
-        ("depth", 2),
-    ):
+    numbers = {"token-budget": 8192, "epochs": 1, "accumulation": 1, "save-every": 50}
+    for name, default in {**numbers, "num-workers": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Train as one process, or as one of the ranks that torchrun started."""
-    args, stop = parse(), threading.Event()
+    args, stop = parser.parse_args(), threading.Event()
 
     def finish(number: int, _: object) -> None:
         stop.set()

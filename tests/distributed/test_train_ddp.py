@@ -17,6 +17,7 @@ from tools.train_ddp import tokenize
 
 ROOT = Path(__file__).parent.parent.parent
 NUM_ROWS = 900
+ENTRY = "tests.distributed.audited_train_ddp"
 
 
 @pytest.fixture
@@ -36,12 +37,11 @@ def start(corpus: Path, audit: str, ranks: int) -> subprocess.Popen[str]:
     torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     folder = corpus.parent
     options = ["--data", str(corpus), "--checkpoint", str(folder / "last.pt"), "--epochs", "2"]
-    options += ["--audit", str(folder / audit), "--width", "8", "--depth", "1"]
     options += ["--token-budget", "2048", "--save-every", "2"]
     return subprocess.Popen(
-        [sys.executable, *(torchrun if ranks > 1 else []), "-m", "tools.train_ddp", *options],
+        [sys.executable, *(torchrun if ranks > 1 else []), "-m", ENTRY, *options],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "AUDIT": str(folder / audit)},
         stderr=subprocess.PIPE,
         text=True,
     )
