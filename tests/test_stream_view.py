@@ -72,6 +72,11 @@ def hugging_face() -> Any:
     return datasets.IterableDataset.from_generator(_generate, gen_kwargs=shards)
 
 
+def arrow() -> Any:
+    """As ``load_dataset(..., streaming=True)`` reads most files: whole Arrow tables at a time."""
+    return datasets.Dataset.from_list(ROWS).to_iterable_dataset(num_shards=2)
+
+
 def loader_of(workers: int, **options: Any) -> Any:
     return StatefulDataLoader(ROWS, batch_size=None, num_workers=workers, **options)
 
@@ -91,6 +96,11 @@ KINDS: dict[str, Callable[[], Any]] = {
         .map(_longer, batched=True, batch_size=7)
         .filter(lambda row: len(row["input_ids"]) != 5)
     ),
+    "arrow": arrow,
+    "mapped arrow": lambda: arrow().map(lambda row: {"input_ids": [*row["input_ids"], 1]}),
+    "filtered arrow": lambda: arrow().filter(lambda row: len(row["input_ids"]) != 5),
+    "batched arrow": lambda: arrow().map(_longer, batched=True, batch_size=7),
+    "concatenated arrow": lambda: datasets.concatenate_datasets([arrow(), arrow()]).skip(3),
     "dataloader": lambda: loader_of(0),
     "shuffled dataloader": lambda: loader_of(0, shuffle=True, generator=seeded()),
     "dataloader with workers": lambda: loader_of(2),
