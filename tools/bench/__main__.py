@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 from tools.bench import results
-from tools.bench.sections import SECTIONS, TITAN
-from tools.bench.settings import Settings
+from tools.bench.settings import SECTIONS, TITAN, Settings
 
 CORPUS = Path("outputs/corpus")
 REF_PYTHON = Path(".venv-ref/bin/python")
@@ -24,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     settings = SIZES["quick" if args.quick else args.size]()
     settings = settings.with_texts(args.jsonl, CORPUS / "tokenizer" / "tokenizer.json")
-    names = args.sections.split(",") if args.sections else [*SECTIONS, TITAN]
+    names = args.sections.split(",") if args.sections else list(SECTIONS)
     if args.device == "cuda":
         settings = replace(settings, device="cuda", model="large", train_count=512)
         names = ["training"]
@@ -32,24 +33,23 @@ def main(argv: list[str] | None = None) -> int:
     if args.sections and out.exists():
         found = results.read(out)  # the others keep what they had
     command = _command(args)
-    started, failed = time.monotonic(), []
-    for at, name in enumerate(names, 1):
-        print(f"bench {at}/{len(names)}: {name} ({time.monotonic() - started:.0f} s)", flush=True)
-        section = _run(name, _python(name), settings)
-        if section is None:
-            failed.append(name)
-            continue
-        section.meta["command"] = command
-        found[name] = section
-        results.write(out, found)  # every time: a run that is stopped keeps what it has
+    started, missing = time.monotonic(), set(names)
+    for python, group in groupby(names, _python):
+        for name, section in _run(list(group), python, settings):
+            section.meta["command"] = command
+            found[name] = section
+            results.write(out, found)  # every time: a run that is stopped keeps what it has
+            missing.remove(name)
+            seconds = time.monotonic() - started
+            print(f"bench: {name} done, {len(missing)} to go ({seconds:.0f} s)", flush=True)
     if not args.no_report:
         from tools.bench.report import write_report
 
         write_report(found, args.docs)
     print(f"bench: {time.monotonic() - started:.0f} s; see {out}")
-    for name in failed:
+    for name in sorted(missing):
         print(f"bench: section {name} failed, its output is above", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if missing else 0
 
 
 def _command(args: argparse.Namespace) -> str:
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--size", choices=SIZES, default="full", help="tiny is for tests")
     parser.add_argument(
         "--sections",
-        help="only these, the others keep their last results: " + ",".join([*SECTIONS, TITAN]),
+        help="only these, the others keep their last results: " + ",".join(SECTIONS),
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the training")
     parser.add_argument(
@@ -87,14 +87,26 @@ def _python(name: str) -> str:
     return sys.executable
 
 
-def _run(name: str, python: str, settings: Settings) -> results.Section | None:
+def _run(
+    names: list[str], python: str, settings: Settings
+) -> Iterator[tuple[str, results.Section]]:
+    """Run sections in another process; yields each that succeeds once it is there."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "rows.json"
         command = [python, "-W", "ignore", "-m", "tools.bench.sections"]
-        command += [name, settings.dumps(), str(out)]
-        done = subprocess.run(command, env=environment, check=False)
-        return results.read(out)[name] if done.returncode == 0 else None
+        command += [",".join(names), settings.dumps(), folder]
+        process = subprocess.Popen(command, env=environment)
+        try:
+            running = True
+            while running:
+                running = process.poll() is None
+                for file in sorted(Path(folder).glob("*.json")):
+                    yield file.stem, results.read(file)[file.stem]
+                    file.unlink()
+                time.sleep(0.2 if running else 0)
+        finally:
+            process.terminate()
+            process.wait()
 
 
 if __name__ == "__main__":

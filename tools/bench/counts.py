@@ -84,6 +84,5 @@ def _job(lengths: Int64s, budget: int, window: int) -> Job:
 
 
 def _few(values: tuple[float, ...], settings: Settings) -> tuple[float, ...]:
-    """All values in a full run, else the outer and the middle one."""
-    few = (values[0], values[len(values) // 2], values[-1])
-    return values if settings.size == "full" else few
+    """All values in a full run, else the outer ones."""
+    return values if settings.size == "full" else (values[0], values[-1])

@@ -37,7 +37,7 @@ def _train_rank(rank: int, size: int, settings: Settings) -> dict[str, Any]:
     cuda = settings.device == "cuda"
     scale = 1 if cuda else TRAIN_SCALE
     found: dict[str, Any] = {}
-    for name in settings.workloads:
+    for name in settings.trained_on:
         lengths = workload(name, settings.train_count, scale=1 / scale)
         job = Job(
             dataset=TokenDataset(lengths),
@@ -53,7 +53,7 @@ def _train_rank(rank: int, size: int, settings: Settings) -> dict[str, Any]:
         columns = available(settings.trained)
         trainer.epoch(COLUMNS["ours"](job), most=3)  # warm up
         found[name] = {column: [] for column in columns}
-        for repeat in range(min(2, settings.repeats)):
+        for repeat in range(settings.train_repeats):
             for column in columns:
                 told = trainer.epoch(COLUMNS[column](replace(job, seed=repeat, notes={})))
                 found[name][column].append(told)

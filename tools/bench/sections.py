@@ -1,5 +1,9 @@
-"""The sections of the benchmark, each run in a process of its own: ``NAME SETTINGS OUT``."""
+"""The sections of the benchmark, each in a process of its own: ``NAME,NAME,... SETTINGS FOLDER``.
 
+The processes are forks of one that has imported everything, which takes seconds.
+"""
+
+import multiprocessing
 import subprocess
 import sys
 import tempfile
@@ -9,9 +13,9 @@ from pathlib import Path
 
 from tools.bench import counts, loop, ranks, resources, results, states, timing
 from tools.bench.results import Row
-from tools.bench.settings import Settings
+from tools.bench.settings import TITAN, Settings
 
-SECTIONS: dict[str, Callable[[Settings], list[Row]]] = {
+_MEASURES: dict[str, Callable[[Settings], list[Row]]] = {
     "shape": counts.shape,
     "speed": timing.speed,
     "overlap": resources.overlap,
@@ -22,13 +26,21 @@ SECTIONS: dict[str, Callable[[Settings], list[Row]]] = {
     "ablations": counts.ablations,
     "training": loop.training,
 }
-TITAN = "torchtitan"  # needs another torch than the reference: always in the main environment
 
 
-def run_here(name: str, settings: Settings, out: Path) -> None:
+def run_all(names: list[str], settings: Settings, folder: Path) -> None:
+    """Run sections in turn; each that succeeds leaves ``NAME.json`` in ``folder``."""
+    for name in names:
+        args = (name, settings, folder / f"{name}.json")
+        process = multiprocessing.get_context("fork").Process(target=_run, args=args)
+        process.start()
+        process.join()
+
+
+def _run(name: str, settings: Settings, out: Path) -> None:
     """Run one section in this process and write its rows."""
     started, load = time.monotonic(), results.load_average()
-    rows = _titan(settings) if name == TITAN else SECTIONS[name](settings)
+    rows = _titan(settings) if name == TITAN else _MEASURES[name](settings)
     meta = {
         "size": settings.size,
         "software": results.describe_software(),
@@ -38,7 +50,9 @@ def run_here(name: str, settings: Settings, out: Path) -> None:
         "seconds": round(time.monotonic() - started),
         "load": [load, results.load_average()],  # ours included, at the end
     }
-    results.write(out, {name: results.Section(rows=rows, meta=meta)})
+    partial = out.with_suffix(".partial")
+    results.write(partial, {name: results.Section(rows=rows, meta=meta)})
+    partial.replace(out)  # whoever waits for it sees it whole
 
 
 def _titan(settings: Settings) -> list[Row]:
@@ -55,4 +69,4 @@ def _titan(settings: Settings) -> list[Row]:
 
 
 if __name__ == "__main__":
-    run_here(sys.argv[1], Settings.loads(sys.argv[2]), Path(sys.argv[3]))
+    run_all(sys.argv[1].split(","), Settings.loads(sys.argv[2]), Path(sys.argv[3]))

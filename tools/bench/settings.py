@@ -7,6 +7,19 @@ from pathlib import Path
 from tools.workloads import WORKLOADS
 
 FULL_BUDGET = 16384
+TITAN = "torchtitan"  # needs another torch than the reference: always in the main environment
+SECTIONS = (
+    "shape",
+    "speed",
+    "overlap",
+    "memory",
+    "ranks",
+    "states",
+    "scale",
+    "ablations",
+    "training",
+    TITAN,
+)
 TRAIN_SCALE = 8  # training runs on lengths and a budget that much smaller
 
 
@@ -23,7 +36,9 @@ class Settings:
         windows: Windows to compare, in samples a rank.
         worlds: Numbers of gloo ranks.
         budget: Padded tokens a batch and rank, at full length.
+        trained_on: The workloads of the training runs.
         train_count: Samples of a training run.
+        train_repeats: Repeats of each.
         trained: Columns of the training loop.
         model: Name of a model in ``tools.bench.model``.
         device: "cpu" or "cuda", for the training loop.
@@ -34,14 +49,16 @@ class Settings:
     """
 
     size: str = "full"
-    count: int = 4096
-    repeats: int = 5
+    count: int = 2048
+    repeats: int = 3
     workloads: tuple[str, ...] = tuple(WORKLOADS)
     timed: tuple[str, ...] = tuple(WORKLOADS)
     windows: tuple[int, ...] = (64, 256, 1024)
     worlds: tuple[int, ...] = (2, 4)
     budget: int = FULL_BUDGET
-    train_count: int = 1024
+    trained_on: tuple[str, ...] = tuple(WORKLOADS)
+    train_count: int = 320
+    train_repeats: int = 2
     trained: tuple[str, ...] = ("standard-8", "sorted", "packing", "gmt", "reference", "ours")
     model: str = "small"
     device: str = "cpu"
@@ -55,14 +72,16 @@ class Settings:
         """Everything once over, in under two minutes on two cores."""
         return Settings(
             size="quick",
-            count=512,
+            count=320,
             repeats=2,
             workloads=("ultrachat", "mmmix"),
             timed=("ultrachat",),
             windows=(64, 256),
             worlds=(2,),
-            train_count=256,
-            num_texts=512,
+            trained_on=("mmmix",),
+            train_count=96,
+            train_repeats=1,
+            num_texts=256,
         )
 
     @staticmethod
@@ -76,7 +95,9 @@ class Settings:
             timed=("mmmix",),
             windows=(16,),
             worlds=(2,),
+            trained_on=("mmmix",),
             train_count=12,
+            train_repeats=1,
             trained=("standard-8", "ours"),
             model="tiny",
             big_view=100_000,
@@ -97,5 +118,5 @@ class Settings:
     def loads(text: str) -> "Settings":
         """Inverse of ``dumps``."""
         values = json.loads(text)
-        lists = ("workloads", "timed", "windows", "worlds", "trained")
+        lists = ("workloads", "timed", "windows", "worlds", "trained", "trained_on")
         return Settings(**{**values, **{name: tuple(values[name]) for name in lists}})

@@ -44,10 +44,10 @@ def _all_columns(trainer: Any, settings: Settings, rank: int) -> dict[str, Any]:
     size = dist.get_world_size()
     group = dist.new_group(backend="gloo")
     found: dict[str, Any] = {}
-    for name in settings.workloads:
+    for name in settings.trained_on:
         lengths = workload(name, settings.train_count, scale=1 / TRAIN_SCALE)
         found[name] = {column: [] for column in _COLUMNS}
-        for repeat in range(min(2, settings.repeats)):
+        for repeat in range(settings.train_repeats):
             for column in _COLUMNS:
                 job = Job(
                     dataset=TokenDataset(lengths),
