@@ -57,7 +57,7 @@ class Settings:
     worlds: tuple[int, ...] = (2, 4)
     budget: int = FULL_BUDGET
     trained_on: tuple[str, ...] = tuple(WORKLOADS)
-    train_count: int = 320
+    train_count: int = 256
     train_repeats: int = 2
     trained: tuple[str, ...] = ("standard-8", "sorted", "packing", "gmt", "reference", "ours")
     model: str = "small"
@@ -65,7 +65,7 @@ class Settings:
     big_view: int = 1_000_000_000
     texts: str = ""
     tokenizer: str = ""
-    num_texts: int = 2048
+    num_texts: int = 1024
 
     @staticmethod
     def quick() -> "Settings":

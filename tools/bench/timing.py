@@ -69,7 +69,7 @@ def _speed(
     job = Job(dataset=dataset, lengths=lengths, budget=settings.budget, window=WINDOW)
     whole = name == settings.timed[0] or (name == "texts" and settings.size == "full")
     columns = available(list(COLUMNS) if whole else _MAIN)
-    repeats = settings.repeats if whole else min(3, settings.repeats)
+    repeats = settings.repeats if whole else min(2, settings.repeats)
     found = take_turns(
         columns, repeats, lambda column, repeat: run_once(column, replace(job, seed=repeat))
     )
