@@ -16,7 +16,6 @@ from tools.bench.worlds import in_child
 
 _WINDOWS_AN_EPOCH = 8  # a window is filled before the first batch: shorter epochs overlap less
 _WINDOW = 256
-_FEW = ("standard-8", "reference", "ours")  # of which the peak memory is taken, if time is short
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,25 +30,11 @@ class Case:
     reference_prefetch: int | None = None  # None: what fills the window
 
 
-_FULL = (
-    Case(
-        label="same window",
-        window=256,
-        seconds=2.0,
-        columns=("standard-8", "reference", "ours"),
-        repeats=1,
-    ),
-    Case(
-        label="defaults",
-        window=1024,
-        seconds=5.0,
-        columns=("standard-8", "reference", "ours"),
-        reference_prefetch=2,
-    ),
-)
-_QUICK = replace(_FULL[0], seconds=0.5, repeats=1, columns=("standard-8", "reference", "ours"))
-_TINY = Case(label="defaults", window=16, seconds=0.1, columns=("standard-8", "ours", "reference"))
-_CASES = {"full": _FULL, "quick": (_QUICK,), "tiny": (_TINY,)}
+_FEW = ("standard-8", "reference", "ours")
+_DEFAULTS = Case(label="defaults", window=1024, seconds=5.0, columns=_FEW, reference_prefetch=2)
+_QUICK = Case(label="same window", window=256, seconds=0.5, columns=_FEW, repeats=1)
+_TINY = Case(label="defaults", window=16, seconds=0.1, columns=_FEW)
+_CASES = {"full": _DEFAULTS, "quick": _QUICK, "tiny": _TINY}
 
 
 def overlap(settings: Settings) -> list[Row]:
@@ -58,31 +43,28 @@ def overlap(settings: Settings) -> list[Row]:
     ``(preprocessing alone + training alone - both) / the shorter of them``. Both are sleeps, since
     real work of that size would need a core for each: the time shown is what the loader hides.
     """
-    rows = []
-    for case in _CASES[settings.size]:
-        lengths = workload("ultrachat", case.window * _WINDOWS_AN_EPOCH)
-        slow = SlowDataset(lengths, 2 * case.seconds / int(lengths.sum()))  # two workers share it
-        job = Job(dataset=slow, lengths=lengths, budget=settings.budget, window=case.window)
-        columns = available(case.columns)
-        runs: dict[str, list[float]] = {column: [] for column in columns}
-        for repeat in range(min(case.repeats, settings.repeats)):
-            for column in columns:
-                prefetch = case.reference_prefetch if column == "reference" else None
-                turn = replace(job, seed=repeat, prefetch=prefetch)
-                runs[column].append(_overlap(column, turn, case.seconds))
-        for column, values in runs.items():
-            measured = {"overlap": spread(values), "label": case.label}
-            rows.append(
-                Row(
-                    measure="overlap",
-                    workload="ultrachat",
-                    column=column,
-                    values=measured,
-                    window=case.window,
-                )
-            )
-        print(f"  overlap: {case.label} done", flush=True)
-    return rows
+    case = _CASES[settings.size]
+    lengths = workload("ultrachat", case.window * _WINDOWS_AN_EPOCH)
+    slow = SlowDataset(lengths, 2 * case.seconds / int(lengths.sum()))  # two workers share it
+    job = Job(dataset=slow, lengths=lengths, budget=settings.budget, window=case.window)
+    columns = available(case.columns)
+    runs: dict[str, list[float]] = {column: [] for column in columns}
+    for repeat in range(min(case.repeats, settings.repeats)):
+        for column in columns:
+            prefetch = case.reference_prefetch if column == "reference" else None
+            turn = replace(job, seed=repeat, prefetch=prefetch)
+            runs[column].append(_overlap(column, turn, case.seconds))
+        print(f"  overlap: {repeat + 1} done", flush=True)
+    return [
+        Row(
+            measure="overlap",
+            workload="ultrachat",
+            column=column,
+            values={"overlap": spread(values), "label": case.label},
+            window=case.window,
+        )
+        for column, values in runs.items()
+    ]
 
 
 def _overlap(column: str, job: Job, seconds: float) -> float:
