@@ -24,7 +24,7 @@ export OMP_NUM_THREADS
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
-	@echo '  variables: GPUS=n (train), ARGS="..." (passed on), PYTHON=... (setup)'
+	@echo '  variables: GPUS=n (train), TESTERS=n (test), ARGS="..." (passed on), PYTHON=... (setup)'
 
 setup: $(STAMP) ## create .venv and install everything; nothing is installed a second time
 
