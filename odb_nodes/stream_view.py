@@ -203,8 +203,8 @@ def _has_exact_state(iterable: Any) -> bool:
         part = parts.pop()
         seen += 1
         name = type(part).__name__
-        of_datasets = type(part).__module__.startswith("datasets.") and name != "IterableDataset"
-        if of_datasets and name not in _EXACT_IN_DATASETS:
+        streams = type(part).__module__.startswith("datasets.") and name.endswith("Iterable")
+        if streams and name not in _EXACT_IN_DATASETS:
             return False
         inner = getattr(part, "__dict__", {})
         parts += [

@@ -131,6 +131,32 @@ class ThreadWorld:
         return results
 
 
+def run_loaders(
+    size: int, build: Callable[..., Any], states: Sequence[Any] | None, steps: int | None
+) -> list[tuple[list[Any], Any]]:
+    """Batches and state of every rank, a thread each, after some steps or the whole pass.
+
+    Args:
+        size: Ranks.
+        build: Makes a rank's loader from ``process_group``, ``rank`` and ``world_size``.
+        states: Of all ranks to begin with, or None.
+        steps: After which to break off, or None.
+    """
+
+    def work(rank: int, transport: Any) -> tuple[list[Any], Any]:
+        with build(process_group=transport, rank=rank, world_size=size) as loader:
+            if states is not None:
+                loader.load_state_dict(states[rank])
+            batches = []
+            for batch in loader:
+                batches.append(batch)
+                if len(batches) == steps:
+                    break
+            return batches, loader.state_dict()
+
+    return ThreadWorld(size).run(work)
+
+
 def _rank_main(
     work: Callable[..., Any], rank: int, size: int, folder: str, results: Any, args: tuple[Any, ...]
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from torchdata.nodes import ParallelMapper
 
 from odb_nodes import AlignNode, GroupingNode, SampleMapper, SamplerView, StreamView, odb_loader
-from tests.helpers import ThreadWorld, Tokens, positions, random_lengths
+from tests.helpers import Tokens, positions, random_lengths, run_loaders
 
 COUNT = 90
 DATA = Tokens(random_lengths(COUNT))
@@ -38,19 +38,9 @@ def whole_epoch(**changes: Any) -> list[Any]:
 
 
 def world(size: int, states: list[Any] | None, steps: int | None) -> tuple[list[int], list[Any]]:
-    def work(rank: int, transport: Any) -> tuple[list[int], Any]:
-        with build(process_group=transport, rank=rank, world_size=size) as loader:
-            if states is not None:
-                loader.load_state_dict(states[rank])
-            batches = []
-            for batch in loader:
-                batches.append(batch)
-                if len(batches) == steps:
-                    break
-            return positions(batches), loader.state_dict()
-
-    results = ThreadWorld(size).run(work)
-    return [p for found, _ in results for p in found], [state for _, state in results]
+    results = run_loaders(size, build, states, steps)
+    found = [p for batches, _ in results for p in positions(batches)]
+    return found, [state for _, state in results]
 
 
 def _same(item: Any) -> Any:

@@ -1,12 +1,21 @@
 """AlignNode on worlds of ranks in threads: steps, totals, closure, quota, IDLE, coverage."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from odb_nodes import AlignNode, GroupingNode, SampleMapper, SamplerView, odb_loader
-from tests.helpers import SKEWED, ThreadWorld, Tokens, positions, random_lengths, same_batches
+from tests.helpers import (
+    SKEWED,
+    ThreadWorld,
+    Tokens,
+    positions,
+    random_lengths,
+    run_loaders,
+    same_batches,
+)
 
 POLICIES = ["carry", "paper"]
 BUDGET = 256
@@ -119,25 +128,12 @@ def test_a_quota_ends_at_the_first_step_that_reaches_it(
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("join", [True, False])
 def test_a_quota_and_its_progress_are_part_of_the_state(policy: str, join: bool) -> None:
-    changes = {"policy": policy, "join": join, "sample_quota": 150}
+    changes: dict[str, Any] = {"policy": policy, "join": join, "sample_quota": 150}
+    settings: dict[str, Any] = {"token_budget": BUDGET, "window": 8, "prefetch": 0}
 
     def run(states: Any, stop: int | None) -> list[Any]:
-        def work(rank: int, transport: Any) -> Any:
-            ranks = {"process_group": transport, "rank": rank, "world_size": 2}
-            dataset = Tokens(random_lengths(61))
-            with odb_loader(
-                dataset, token_budget=BUDGET, window=8, prefetch=0, **ranks, **changes
-            ) as loader:
-                if states is not None:
-                    loader.load_state_dict(states[rank])
-                batches = []
-                for batch in loader:
-                    batches.append(batch)
-                    if len(batches) == stop:
-                        break
-                return batches, loader.state_dict()
-
-        return ThreadWorld(2).run(work)
+        build = partial(odb_loader, Tokens(random_lengths(61)), **settings, **changes)
+        return run_loaders(2, build, states, stop)
 
     whole = [batches for batches, _ in run(None, None)]
     for stop in range(1, len(whole[0]), 3):

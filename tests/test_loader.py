@@ -1,11 +1,12 @@
 """The assembled pipeline: coverage, resume at every step, other settings on either side."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from odb_nodes import CoverageError, StateError, describe_state, odb_loader
-from tests.helpers import ThreadWorld, Tokens, positions, random_lengths, same_batches
+from tests.helpers import Tokens, positions, random_lengths, run_loaders, same_batches
 
 
 def build(count: int = 97, **changes: Any) -> Any:
@@ -50,19 +51,7 @@ def test_resume_at_every_step_is_bit_identical_for_two_epochs(policy: str, prefe
 @pytest.mark.parametrize("policy", ["carry", "paper"])
 def test_resume_at_every_step_on_several_ranks(size: int, policy: str) -> None:
     def run(states: list[Any] | None, stop: int | None) -> list[tuple[list[Any], Any]]:
-        def work(rank: int, transport: Any) -> tuple[list[Any], Any]:
-            ranks = {"process_group": transport, "rank": rank, "world_size": size}
-            with build(41, policy=policy, **ranks) as loader:
-                if states is not None:
-                    loader.load_state_dict(states[rank])
-                batches = []
-                for batch in loader:
-                    batches.append(batch)
-                    if len(batches) == stop:
-                        break
-                return batches, loader.state_dict()
-
-        return ThreadWorld(size).run(work)
+        return run_loaders(size, partial(build, 41, policy=policy), states, stop)
 
     whole = [batches for batches, _ in run(None, None)]
     assert len({len(batches) for batches in whole}) == 1

@@ -1,6 +1,7 @@
 """Resuming with other settings, other data or another world size; what people lost elsewhere."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from odb_nodes import (
     reshard_states,
     verify_states,
 )
-from tests.helpers import ThreadWorld, Tokens, positions, random_lengths, same_batches
+from tests.helpers import Tokens, positions, random_lengths, run_loaders, same_batches
 from tests.states import COUNT, DATA, build, make_node, state_after, whole_epoch, world
 
 CHANGES: list[dict[str, Any]] = [
@@ -32,24 +33,12 @@ CHANGES: list[dict[str, Any]] = [
 def test_after_out_of_memory_new_settings_lose_nothing_and_say_so_once(
     changes: dict[str, Any], size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def part(states: list[Any] | None, steps: int | None, **settings: Any) -> list[Any]:
-        def work(rank: int, transport: Any) -> tuple[list[int], Any]:
-            with build(process_group=transport, rank=rank, world_size=size, **settings) as loader:
-                if states is not None:
-                    loader.load_state_dict(states[rank])
-                batches = []
-                for batch in loader:
-                    batches.append(batch)
-                    if len(batches) == steps:
-                        break
-                return positions(batches), loader.state_dict()
-
-        return ThreadWorld(size).run(work)
-
-    head = part(None, 2)
+    head, states = world(size, None, 2)
     with caplog.at_level(logging.INFO):
-        rest = part([state for _, state in head], None, **changes)
-    assert sorted(p for found, _ in head + rest for p in found) == list(range(COUNT))
+        rest = run_loaders(size, partial(build, **changes), states, None)
+    assert sorted(head + [p for batches, _ in rest for p in positions(batches)]) == list(
+        range(COUNT)
+    )
     told = [record for record in caplog.records if "settings changed" in record.message]
     assert len([record for record in told if record.levelno >= logging.INFO]) == 1
     (name, value) = next(iter(changes.items()))

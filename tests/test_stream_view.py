@@ -101,6 +101,9 @@ KINDS: dict[str, Callable[[], Any]] = {
     "filtered arrow": lambda: arrow().filter(lambda row: len(row["input_ids"]) != 5),
     "batched arrow": lambda: arrow().map(_longer, batched=True, batch_size=7),
     "concatenated arrow": lambda: datasets.concatenate_datasets([arrow(), arrow()]).skip(3),
+    "dataloader of a table": lambda: StatefulDataLoader(
+        datasets.Dataset.from_list(ROWS), batch_size=None
+    ),
     "dataloader": lambda: loader_of(0),
     "shuffled dataloader": lambda: loader_of(0, shuffle=True, generator=seeded()),
     "dataloader with workers": lambda: loader_of(2),
@@ -231,3 +234,12 @@ def test_a_state_that_a_checkpoint_cannot_hold_fails_at_the_first_sample() -> No
     with pytest.raises(SampleError, match=r"the state of Odd\['lock'\] is a object"):
         next(StreamView(Odd()))
     assert next(StreamView(Odd(), resume="skip")) == ROWS[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_iterables_own_state_is_relied_on_only_where_it_loses_nothing(kind: str) -> None:
+    view = StreamView(KINDS[kind]())
+    next(view)
+    lossy = {"shuffled hugging face", "mapped arrow", "filtered arrow", "batched arrow"}
+    without = {"plain", "list"}
+    assert (view.state_dict()["iterable"] is None) == (kind in lossy | without)

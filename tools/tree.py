@@ -11,7 +11,7 @@ OTHERS = {
     "Makefile": "every command of this page",
     "constraints.txt": "the versions that were tested",
     "pyproject.toml": "packages, extras, ruff and mypy",
-    "docs/": "training, protocol, state, benchmarks, quality",
+    "docs/": "training, protocol, state, loss, benchmarks, quality",
     "tests/": "one file per module; distributed/ on real gloo ranks, titan/ through torchtitan",
 }
 PACKAGES = ("odb_nodes", "titan_integration", "configs", "tools", "tools/bench")
