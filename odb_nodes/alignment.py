@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from odb_nodes.cutting import AGE_BITS
+from odb_nodes.cutting import num_tokens
 from odb_nodes.grouping import Window
 from odb_nodes.permutation import key64, mix64
 
@@ -244,11 +244,6 @@ def split(groups: Sequence[Group], steps: int) -> list[Group]:
         heapq.heapreplace(heap, (-half, order, group[:half]))
         heapq.heappush(heap, (half - len(group), len(heap) + len(groups), group[half:]))
     return [group for _, _, group in heap]
-
-
-def num_tokens(group: Group) -> int:
-    """Real tokens of a group of keys."""
-    return sum([key >> AGE_BITS for key in group])
 
 
 def step_order(steps: int, *parts: int) -> list[int]:

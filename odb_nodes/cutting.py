@@ -4,7 +4,7 @@ A sample is an ``int`` key, ``length << AGE_BITS | age``: keys sort by length, t
 order of arrival in the window), and carry all that grouping needs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from odb_nodes.budget import TokenBudget
@@ -26,6 +26,15 @@ def length_of(key: int) -> int:
 def age_of(key: int) -> int:
     """Arrival number of a key."""
     return key & _AGE_MASK
+
+
+def num_tokens(keys: Iterable[int]) -> int:
+    """Real tokens of keys; one too many for every ``1 << AGE_BITS`` in the sum of their ages.
+
+    That is none before 10,000 samples in a group follow a billion others, and the sum of the keys
+    is had without taking each of them apart.
+    """
+    return sum(keys) >> AGE_BITS
 
 
 def cut(keys: list[int], budget: TokenBudget) -> list[list[int]]:
@@ -62,22 +71,23 @@ def best_range(left: list[int], right: list[int], budget: TokenBudget) -> list[i
     A range is chosen by its longest sample ``right[j]``; it then reaches as far to the left as
     the budget allows. ``reach`` only shrinks as samples get longer, so the loop can stop early.
     """
-    tail = list(accumulate([key >> AGE_BITS for key in left[::-1]], initial=0))
-    max_tokens, most, far = budget.max_tokens, budget.max_samples, len(left)
-    tokens, best, best_count, best_left = 0, -1, 0, 0
+    tail = list(accumulate(reversed(left), initial=0))
+    max_tokens, far = budget.max_tokens, len(left)
+    most = budget.max_samples or far + len(right)
+    keys, best, best_count, best_left = 0, -1, 0, 0
     for count, key in enumerate(right, 1):
-        length = key >> AGE_BITS
-        fit = max_tokens // length if most is None else min(most, max_tokens // length)
-        room = fit - count  # samples that may stand left of right[0]
+        fit = max_tokens // (key >> AGE_BITS)
+        room = (fit if fit < most else most) - count  # samples that may stand left of right[0]
         if room < 0:
             if count > 1:
                 break
             room = 0  # longer than the budget: goes out alone
         elif room > far:
             room = far
-        tokens += length
-        if tokens + tail[room] > best:
-            best, best_count, best_left = tokens + tail[room], count, room
+        keys += key
+        tokens = (keys + tail[room]) >> AGE_BITS
+        if tokens > best:
+            best, best_count, best_left = tokens, count, room
     return left[len(left) - best_left :] + right[:best_count]
 
 

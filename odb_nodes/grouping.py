@@ -1,6 +1,6 @@
 """The window: samples buffered on one rank, in order of length and of age. Pure."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, takewhile
@@ -18,17 +18,17 @@ from odb_nodes.cutting import (
 )
 
 __all__ = ["Window", "age_of", "length_of", "make_key"]
-_BLOCK = 512  # keys in a block before it splits; what an edit moves
-_TWICE = "a sample was removed twice"
+_BLOCK = 128  # keys in a block before it splits; what a look-up sorts
 _FEW = 8  # more than 1 in 8 keys changed: rebuilding all blocks is cheaper than single edits
 
 
 class Window:
     """The buffered samples of one rank, in order of length and in order of age.
 
-    New samples wait in a list until somebody asks for an order. They then join short sorted
-    blocks that divide the keys by size; if they are many, one sort makes all blocks anew. So a
-    sample costs O(log n) and its part in moving the keys of a short block.
+    New samples wait in a list until somebody asks for an order. They then join short blocks that
+    divide the keys by size, and a block is sorted when it is looked at; if they are many, one sort
+    makes all blocks anew. So a sample costs O(log n) and its part in sorting a short block, and
+    its keys, scattered over the memory, are read all at once instead of in search of its place.
 
     Args:
         budget: Limits of a group.
@@ -43,8 +43,8 @@ class Window:
         self._costs = costs if budget.extra else None
         self._size = 0
         self._new: list[int] = []  # by age, not yet in the fields below
-        self._blocks: list[list[int]] = [[]]
-        self._lasts: list[int] = []  # largest key of every block but the last
+        self._blocks: list[list[int]] = [[]]  # each in any order
+        self._lasts: list[int] = []  # no key of a block is larger; the last block has none
         self._ages: deque[int] = deque()  # keys by age, and among them those of _gone
         self._gone: set[int] = set()  # removed, but not yet from _ages
         self._plan: list[list[int]] | None = None  # of drain_plan, while it holds
@@ -75,15 +75,12 @@ class Window:
         self._gone |= gone
         self._size -= len(gone)
         if len(gone) * _FEW > self._size:
-            self._rebuild([key for block in self._blocks for key in block if key not in gone])
+            self._rebuild(sorted(key for key in chain(*self._blocks) if key not in gone))
             self._forget_gone()
-            assert len(self._ages) == self._size, _TWICE
+            assert len(self._ages) == self._size, "a sample was removed twice"
             return
         for key in gone:
-            block = self._blocks[bisect_left(self._lasts, key)]
-            at = bisect_left(block, key)
-            assert block[at : at + 1] == [key], _TWICE
-            del block[at]
+            self._blocks[bisect_left(self._lasts, key)].remove(key)
 
     def partition(self) -> list[list[int]]:
         """All samples cut into the fewest groups; the window is left as it is.
@@ -94,8 +91,7 @@ class Window:
         Source: arXiv 2606.19989, the sort-and-cut rule.
         """
         self._settle_new()
-        keys = [key for block in self._blocks for key in block]
-        keys.reverse()
+        keys = sorted(chain(*self._blocks), reverse=True)
         if self._costs is None:
             return cut(keys, self.budget)
         return cut_with_costs(keys, self.budget, self._costs)
@@ -118,7 +114,7 @@ class Window:
         self._plan = None
         oldest = self._oldest()
         block = bisect_left(self._lasts, oldest)
-        at = bisect_left(self._blocks[block], oldest)
+        at = bisect_left(self._sorted(block), oldest)
         reach = self.budget.most(oldest >> AGE_BITS)
         left = self._before(block, at, reach - 1)
         right = self._after(block, at, reach)
@@ -156,8 +152,9 @@ class Window:
         for key in new:
             block = bisect_left(lasts, key)
             keys = blocks[block]
-            insort(keys, key)
+            keys.append(key)
             if len(keys) > _BLOCK:
+                keys.sort()
                 half = len(keys) // 2
                 blocks.insert(block + 1, keys[half:])
                 del keys[half:]
@@ -180,12 +177,17 @@ class Window:
             gone.remove(ages.popleft())
         return ages[0]
 
+    def _sorted(self, block: int) -> list[int]:
+        keys = self._blocks[block]
+        keys.sort()
+        return keys
+
     def _before(self, block: int, at: int, count: int) -> list[int]:
         """Up to ``count`` keys before a place, in ascending order."""
         out = self._blocks[block][max(0, at - count) : at]
         while len(out) < count and block:
             block -= 1
-            out = self._blocks[block][-(count - len(out)) :] + out
+            out = self._sorted(block)[-(count - len(out)) :] + out
         return out
 
     def _after(self, block: int, at: int, count: int) -> list[int]:
@@ -193,11 +195,11 @@ class Window:
         out = self._blocks[block][at : at + count]
         while len(out) < count and block + 1 < len(self._blocks):
             block += 1
-            out += self._blocks[block][: count - len(out)]
+            out += self._sorted(block)[: count - len(out)]
         return out
 
     def _delete_run(self, run: Sequence[int]) -> None:
-        """Remove keys that are neighbours in order of length."""
+        """Remove keys that are neighbours in order of length; their blocks are sorted."""
         block, left = bisect_left(self._lasts, run[0]), len(run)
         while left:
             keys = self._blocks[block]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from odb_nodes import alignment
 from odb_nodes.alignment import Facts, Policy, Proposal
 from odb_nodes.budget import TokenBudget
+from odb_nodes.cutting import num_tokens
 from odb_nodes.grouping import Window, age_of, make_key
 from tools.workloads import fewest_groups
 
@@ -168,7 +169,7 @@ class Node:
             return
         demand(active in (0, steps), "paper: a rank that has samples is IDLE")
         if len(self.offer.groups) >= steps:
-            weights = sorted(map(alignment.num_tokens, self.offer.groups), reverse=True)
+            weights = sorted(map(num_tokens, self.offer.groups), reverse=True)
             demand(tokens == weights[:steps], "the groups kept are not the heaviest")
 
     def _check_budget(self, groups: Sequence[Sequence[int]]) -> None:
