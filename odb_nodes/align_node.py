@@ -18,11 +18,11 @@ from odb_nodes.counters import Counters
 from odb_nodes.errors import CoverageError, PeerFailedError
 from odb_nodes.exchange import Exchange
 from odb_nodes.grouping_node import GroupingNode
+from odb_nodes.held import mask_labels
 from odb_nodes.permutation import key64
 from odb_nodes.rounds import (
     Round,
     empty_round,
-    mask_labels,
     own_counts,
     split_by_sizes,
     totals_from_state,
@@ -190,7 +190,7 @@ class AlignNode(BaseNode[AlignedGroup]):
     def _start_pass(self, quota_done: int) -> None:
         self.counters = Counters()
         self._quota_done = quota_done
-        self._set_round(empty_round(self.source.join_refs([])))
+        self._set_round(empty_round(self.source.keeping.join([])))
 
     def _set_round(self, round_: Round) -> None:
         self._round = round_
@@ -246,7 +246,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         helds = [taken[slot] for slot in order]
         own = own_counts(helds)
         totals = self.exchange.total(own) if self._totals else own
-        refs = source.join_refs(held.ref for step in helds for held in step)
+        refs = source.keeping.join(held.ref for step in helds for held in step)
         round_ = Round(helds, refs, own, totals)
         if self._quota is not None:
             kept = steps_to_quota(totals[:, 0], self._quota - self._quota_done)
@@ -261,7 +261,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         samples, info = round_.next_step(self.counters.steps, source.epoch)
         digest = round_.digests[round_.at]
         if not samples and self._idle == "emit":
-            samples = [mask_labels(source.filler())]
+            samples = [mask_labels(source.filler.sample())]
         round_.pop()
         self.counters.add(info, digest)
         self._quota_done += info.total_num_samples
@@ -305,7 +305,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         state = fitted(state, self._settings(), rank=rank, world_size=world_size)
         pending = state["pending"]
         self.source.reset(state[self.SOURCE_KEY])
-        helds = self.source.restore(pending["refs"], "state 'pending'")
+        helds = self.source.keeping.restore(pending["refs"], "state 'pending'")
         steps = split_by_sizes(helds, pending["sizes"], "pending")
         totals = totals_from_state(pending["totals"], len(steps))
         self._start_pass(quota_done=state["quota_done"])

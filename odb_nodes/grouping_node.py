@@ -1,27 +1,22 @@
 """Node: a window of samples cut into groups under a token budget."""
 
 import logging
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 from torchdata.nodes import BaseNode
 
 from odb_nodes.budget import TokenBudget
-from odb_nodes.content import pack_sample, unpack_sample
 from odb_nodes.drops import DropLog
 from odb_nodes.errors import SampleError, StateError
 from odb_nodes.grouping import Window, make_key
+from odb_nodes.held import ByContent, ByPosition, Filler, Held, Keeping
 from odb_nodes.realise import checked_length, default_length
-from odb_nodes.rounds import Held, count_loss_tokens
 from odb_nodes.schema import check_window_state
 from odb_nodes.torchdata_compat import stop
 from odb_nodes.types import Sample, View
-from odb_nodes.views import digest_range, pack_positions, unpack_positions
 
 logger = logging.getLogger(__name__)
-Refs = bytes | list[bytes]  # held samples in a state: packed positions, or packed contents
 
 
 class GroupingNode(BaseNode[list[list[Sample]]]):
@@ -71,13 +66,12 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.budget = TokenBudget(budget) if isinstance(budget, int) else budget
         self.window_size = window
         self.source = source
-        self.by_position = hasattr(source, "rebuild")
+        by_position = hasattr(source, "rebuild")
+        self.keeping: Keeping = ByPosition(source) if by_position else ByContent()
         self._length = length or default_length
         self._overlong = overlong
         self.interrupted = False  # set by AlignNode to end a refill early
         self._exhausted = False
-        self._filler: Held | None = None
-        self._filler_refs: Refs | None = None  # after a restore there is no need of it yet
         self._clear()
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
@@ -99,12 +93,12 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
     def get_state(self) -> dict[str, Any]:
         return {
             self.SOURCE_KEY: self.source.state_dict(),
-            self.HELD_KEY: self.join_refs(self._refs.values()),
+            self.HELD_KEY: self.keeping.join(self._refs.values()),
             self.DROPS_KEY: self.drops.to_state(),
             self.ARRIVED_KEY: self._arrived,
             self.OVERLONG_KEY: self.num_overlong,
-            self.FILLER_KEY: None if self._filler_refs is None else self._filler_refs[:],
-            self.FILLER_LENGTH_KEY: self._filler_length,
+            self.FILLER_KEY: None if self.filler.refs is None else self.filler.refs[:],
+            self.FILLER_LENGTH_KEY: self.filler.length,
         }
 
     def refill(self, window: Window | None = None) -> bool:
@@ -133,59 +127,9 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         for held in helds:
             self._add(held)
 
-    def hold(self, sample: Sample) -> Held:
-        """What is kept beside a sample while it is held; all that can fail of it, fails here."""
-        ref = sample.view.position if self.by_position else pack_sample(sample)
-        return Held(sample, ref, count_loss_tokens(sample.data, sample.length))
-
-    def join_refs(self, refs: Iterable[Any]) -> Refs:
-        """Held samples as they stand in a state: 8 bytes a position, or a list of contents."""
-        listed = list(refs)
-        if self.by_position:  # as pack_positions does, which takes twice as long from a list
-            return struct.pack(f"<{len(listed)}q", *listed)
-        return listed
-
-    def restore(self, refs: Any, what: str) -> list[Held]:
-        """The held samples behind the references of a state, in order.
-
-        Raises:
-            StateError: The references are damaged.
-        """
-        if self.by_position:
-            source: Any = self.source
-            positions = unpack_positions(refs, source.view.num_samples, what)
-            views = source.views_at(positions)
-            return [self.hold(sample) for sample in source.rebuild(views)] if views else []
-        samples = [unpack_sample(blob) for blob in refs]
-        try:
-            return [self.hold(sample) for sample in samples]
-        except Exception as error:  # content that no sample of ours has
-            raise StateError(f"{what} is not of this data: {error!r:.200}") from error
-
-    def filler(self) -> Sample:
-        """A real sample to mask in an IDLE step: the shortest seen in this epoch.
-
-        Raises:
-            SampleError: None was seen, and the source cannot rebuild one.
-        """
-        if self._filler is None and self._filler_refs is not None:
-            self._filler = self.restore(self._filler_refs, "state 'filler'")[0]
-        if self._filler is None and self.by_position:
-            self._filler = self._any_sample()
-        if self._filler is None:
-            raise SampleError(
-                "an idle step needs a sample to mask and this rank has seen none: give every rank "
-                'data, or use idle="skip"'
-            )
-        return self._filler.sample
-
     def expected_digest(self) -> int:
         """Digest of the positions that this epoch must emit or drop on this rank."""
-        if self.by_position:
-            source: Any = self.source
-            expected: int = source.view.cursor.share_digest()
-            return expected
-        return digest_range(0, self._arrived)
+        return self.keeping.expected_digest(self._arrived)
 
     def all_drops(self) -> dict[str, int]:
         """Dropped samples of this epoch by reason, those of the source included."""
@@ -231,7 +175,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.interrupted = False
         self.num_overlong = 0
         self.drops = DropLog()
-        self._filler, self._filler_refs, self._filler_length = None, None, 0
+        self.filler = Filler(self.keeping)
 
     def _admit(self, item: Any) -> None:
         if isinstance(item, Sample):
@@ -243,7 +187,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         if sample.length == 0:
             self.drops.add(sample.view, "empty")
         elif sample.length <= self.budget.max_tokens or self._keep_overlong(sample):
-            self._add(self.hold(sample))
+            self._add(self.keeping.hold(sample))
 
     def _keep_overlong(self, sample: Sample) -> bool:
         told = f"dataset[{sample.view.index}] has {sample.length} tokens, over the budget of "
@@ -260,9 +204,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
 
     def _add(self, held: Held) -> None:
         sample = held.sample
-        if self._filler_refs is None or sample.length < self._filler_length:
-            self._filler, self._filler_length = held, sample.length
-            self._filler_refs = self.join_refs([held.ref])
+        self.filler.consider(held)
         key = make_key(self.budget.padded(sample.length), self._age)
         self._age += 1
         if self.budget.extra:
@@ -274,24 +216,23 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         state = check_window_state(state)
         self._check_kind(state[self.HELD_KEY])
         self._restore_source(state[self.SOURCE_KEY])
-        held = self.restore(state[self.HELD_KEY], "state 'held'")
-        filler = None if state[self.FILLER_KEY] is None else state[self.FILLER_KEY][:]
-        # A position is only mapped again when an IDLE step asks for it: it may be delivered.
-        eager = filler is not None and not self.by_position
-        shortest = self.restore(filler, "state 'filler'")[0] if eager else None
+        held = self.keeping.restore(state[self.HELD_KEY], "state 'held'")
+        refs = None if state[self.FILLER_KEY] is None else state[self.FILLER_KEY][:]
+        filler = Filler(self.keeping, refs, state[self.FILLER_LENGTH_KEY])
+        if isinstance(self.keeping, ByContent):
+            filler.load()  # damaged content is told of now, and costs nothing to unpack
         self._clear()
-        self._filler, self._filler_refs = shortest, filler
-        self._filler_length = state[self.FILLER_LENGTH_KEY]
+        self.filler = filler
         self.put_back(held)
         self.drops = DropLog.from_state(state[self.DROPS_KEY])
         self._arrived, self.num_overlong = state[self.ARRIVED_KEY], state[self.OVERLONG_KEY]
 
     def _check_kind(self, refs: Any) -> None:
-        if isinstance(refs, bytes) != self.by_position:
-            kinds = ["by content", "as positions"]
+        kind = ByPosition.kind if isinstance(refs, bytes) else ByContent.kind
+        if kind != self.keeping.kind:
             raise StateError(
-                f"state holds samples {kinds[not self.by_position]}, this source saves them "
-                f"{kinds[self.by_position]}: load it with the kind of source that saved it"
+                f"state holds samples {kind}, this source saves them {self.keeping.kind}: load it "
+                "with the kind of source that saved it"
             )
 
     def _restore_source(self, state: Any) -> None:
@@ -301,14 +242,3 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             raise
         except Exception as error:  # of nodes that do not check what they are given
             raise StateError(f"the source did not accept its state: {error!r:.200}") from error
-
-    def _any_sample(self) -> Held | None:
-        """The first sample of the epoch that is not dropped, for a rank with an empty share."""
-        source: Any = self.source
-        for position in range(min(source.view.num_samples, 64)):
-            try:
-                refs = pack_positions(np.array([position]))
-                return self.restore(refs, "filler")[0]
-            except StateError:
-                continue
-        return None

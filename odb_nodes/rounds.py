@@ -1,56 +1,18 @@
 """The steps of one agreed round: settled groups, their totals, and their place in a state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from odb_nodes.errors import StateError
-from odb_nodes.types import IGNORE_INDEX, Sample, StepInfo
+from odb_nodes.held import Held, Refs
+from odb_nodes.types import Sample, StepInfo
 from odb_nodes.views import digests
 
 Int64s = npt.NDArray[np.int64]
-
-
-class Held(NamedTuple):
-    """A sample between its arrival and its delivery.
-
-    Attributes:
-        sample: The sample.
-        ref: What a state says of it: its position, or its packed content.
-        loss_tokens: Its tokens that carry loss.
-    """
-
-    sample: Sample
-    ref: Any
-    loss_tokens: int
-
-
-def count_loss_tokens(data: Any, length: int) -> int:
-    """Tokens of a sample that carry loss: labels other than -100, or all if it has no labels."""
-    labels = data.get("labels") if isinstance(data, Mapping) else None
-    if labels is None:
-        return length
-    if isinstance(labels, torch.Tensor):
-        return int((labels != IGNORE_INDEX).sum())
-    return int(np.count_nonzero(np.asarray(labels) != IGNORE_INDEX))
-
-
-def mask_labels(sample: Sample) -> Sample:
-    """The sample with every label -100: it runs through the model and adds nothing to the loss."""
-    if not isinstance(sample.data, Mapping) or "labels" not in sample.data:
-        return sample
-    labels = sample.data["labels"]
-    if isinstance(labels, torch.Tensor):
-        masked: Any = torch.full_like(labels, IGNORE_INDEX)
-    elif isinstance(labels, np.ndarray):
-        masked = np.full_like(labels, IGNORE_INDEX)
-    else:
-        masked = [IGNORE_INDEX] * len(labels)
-    return sample._replace(data={**sample.data, "labels": masked})
 
 
 def own_counts(steps: Sequence[Sequence[Held]]) -> Int64s:
@@ -84,9 +46,7 @@ class Round:
         own: The same of this rank alone.
     """
 
-    def __init__(
-        self, steps: list[list[Held]], refs: bytes | list[bytes], own: Int64s, totals: Int64s
-    ) -> None:
+    def __init__(self, steps: list[list[Held]], refs: Refs, own: Int64s, totals: Int64s) -> None:
         self.steps = steps
         self.own = own
         self.totals = totals
@@ -149,7 +109,7 @@ class Round:
         return lost
 
 
-def empty_round(refs: bytes | list[bytes]) -> Round:
+def empty_round(refs: Refs) -> Round:
     """No steps: a new round must be agreed."""
     none = np.zeros((0, 3), np.int64)
     return Round([], refs, none, none)

@@ -18,6 +18,7 @@ LAYERS = [
         "drops",
         "content",
     },
+    {"held"},
     {"schema", "state", "reshard", "blob", "realise", "rounds"},
     {"transport", "torchdata_compat"},
     {"exchange", "sampler_view", "stream_view"},
