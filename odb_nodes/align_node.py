@@ -56,8 +56,8 @@ class AlignNode(BaseNode[AlignedGroup]):
             being IDLE; else as soon as one rank has nothing left, without any IDLE step. What the
             others then still hold is left behind.
         policy: "carry" or "paper", see ``odb_nodes.alignment``.
-        steps_per_round: Most steps between two exchanges; default by policy (carry 8, paper as
-            many as the window gives).
+        steps_per_round: Most steps between two exchanges; default by policy (carry as many as
+            take half a window, up to 8, paper as many as the window gives).
         sample_quota: End at the first step at which all ranks together have emitted this many
             samples since the start of the iteration, over as many passes as that takes.
         idle: "emit" a masked one-sample batch where a rank has nothing (FSDP and DDP need the
@@ -227,10 +227,18 @@ class AlignNode(BaseNode[AlignedGroup]):
         self._settle(groups, steps)
         return True
 
+    def _capacity(self) -> int | None:
+        if self._steps_per_round is not None:
+            return self._steps_per_round
+        counters, ranks = self.counters, self.transport.world_size if self._totals else 1
+        return self._policy.capacity(
+            self.source.window_size, counters.steps, counters.total_emitted / ranks
+        )
+
     def _propose(self) -> Proposal:
         source = self.source
         try:
-            proposal = self._policy.propose(source.window, source.refill, self._steps_per_round)
+            proposal = self._policy.propose(source.window, source.refill, self._capacity())
         except Exception as error:
             self.exchange.failure = error
             return Proposal(groups=[], taken=False, report=Report(failed=True))

@@ -9,6 +9,7 @@ decides on a further collective is computed from ``Facts`` alone.
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Protocol
 
 import numpy as np
@@ -140,13 +141,22 @@ class Policy(Protocol):
 
     name: str
 
+    def capacity(self, window: int, steps: int, samples: float) -> int | None:
+        """Most steps of the next round, unless the user says; None for no bound.
+
+        Args:
+            window: Samples buffered a rank.
+            steps: Steps of the pass so far.
+            samples: Samples that a rank emitted on them, on average over the ranks.
+        """
+
     def propose(self, window: Window, refill: Refill, capacity: int | None) -> Proposal:
         """Fill the window and offer groups.
 
         Args:
             window: This rank's window.
             refill: Tops the window up; returns whether the view may have more.
-            capacity: Most steps of a round, or None for the policy's own default.
+            capacity: Most steps of the round, or None for no bound but the policy's own.
         """
 
     def target(self, facts: Facts) -> int:
@@ -162,6 +172,9 @@ class PaperPolicy:
     """
 
     name = "paper"
+
+    def capacity(self, window: int, steps: int, samples: float) -> int | None:
+        return None
 
     def propose(self, window: Window, refill: Refill, capacity: int | None) -> Proposal:
         exhausted = not refill(window)
@@ -186,13 +199,26 @@ class CarryPolicy:
     """
 
     name = "carry"
-    default_capacity = 8
+    most_steps = 8
+    few_samples = 192
+
+    def capacity(self, window: int, steps: int, samples: float) -> int:
+        """As many steps as take half a window, by what they took so far; at first a single one.
+
+        Samples of a round are prepared in a burst. Many more than are read ahead would leave the
+        workers idle while the steps of a round train, and the first step waiting for all of them.
+        A few do no harm, and the last round packs better the more it has.
+        """
+        if not steps or not samples:
+            return 1
+        burst = max(window / 2, self.few_samples)
+        return min(self.most_steps, ceil(burst * steps / samples))
 
     def propose(self, window: Window, refill: Refill, capacity: int | None) -> Proposal:
         groups: list[Group] = []
         while refill(window):
             groups.append(window.take_best())
-            if len(groups) == (capacity or self.default_capacity):
+            if len(groups) == (capacity or self.most_steps):
                 held = len(window) + sum(map(len, groups))
                 report = Report(
                     groups=len(groups), samples=held, capacity=len(groups), exhausted=False

@@ -122,7 +122,7 @@ def _value(sample: Mapping[str, Any], key: str, keys: list[str]) -> Any:
 
 def _row(sample: Mapping[str, Any], key: str, keys: list[str]) -> npt.NDArray[Any]:
     value = _value(sample, key, keys)
-    row = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    row = value.numpy(force=True) if isinstance(value, torch.Tensor) else np.asarray(value)
     if row.ndim != 1:
         raise SampleError(f"{key!r} must have one value per token, got shape {row.shape}")
     return row

@@ -29,10 +29,17 @@ class Outcome(NamedTuple):
 
 
 class _Array(NamedTuple):
-    """A tensor on its way between processes: NumPy pickles faster than shared-memory tensors."""
+    """A tensor on its way between processes: NumPy pickles faster than shared-memory tensors.
+
+    Attributes:
+        array: The tensor, or its bytes.
+        dtype: Of bytes: what they are.
+        shape: Of bytes.
+    """
 
     array: Any
-    dtype: torch.dtype
+    dtype: torch.dtype | None = None
+    shape: torch.Size = torch.Size()
 
 
 def default_length(data: Mapping[str, Any]) -> int:
@@ -136,8 +143,11 @@ def _pack(data: Any) -> Any:
 def _to_array(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_cuda:
         return value
-    plain = value.detach().contiguous()
-    return _Array(plain.view(-1).view(torch.uint8).numpy().reshape(-1), value.dtype), value.shape
+    try:
+        return _Array(value.numpy(force=True))
+    except TypeError:  # of a dtype that NumPy lacks, as bfloat16
+        plain = value.detach().contiguous()
+        return _Array(plain.view(-1).view(torch.uint8).numpy(), value.dtype, value.shape)
 
 
 def _unpack(data: Any) -> Any:
@@ -147,7 +157,7 @@ def _unpack(data: Any) -> Any:
 
 
 def _from_array(value: Any) -> Any:
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], _Array):
-        packed, shape = value
-        return torch.from_numpy(packed.array).view(packed.dtype).view(shape)
-    return value
+    if not isinstance(value, _Array):
+        return value
+    tensor = torch.from_numpy(value.array)
+    return tensor if value.dtype is None else tensor.view(value.dtype).view(value.shape)

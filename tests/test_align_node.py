@@ -209,6 +209,22 @@ def test_ranks_may_break_off_together_hundreds_of_times(prefetch: int) -> None:
     assert everything(ThreadWorld(2).run(work)) == list(range(61))
 
 
+def test_no_round_holds_much_more_than_half_a_window_however_short_the_samples_are() -> None:
+    num_samples, window, group = 6000, 512, 40
+
+    def work(rank: int, transport: Any) -> list[list[int]]:
+        view = SamplerView(num_samples, rank=rank, world_size=2)
+        groups = GroupingNode(SampleMapper(view, Tokens([1] * num_samples)), group, window=window)
+        node = AlignNode(groups, process_group=transport)
+        return [node.get_state()["pending"]["sizes"] for _ in node]
+
+    for sizes in ThreadWorld(2).run(work):
+        assert sizes[0] == []  # the first step waits for no other
+        while_open = sizes[: (num_samples // 2 - window) // group - 8]
+        assert len(while_open) > 50
+        assert window // 2 <= max(map(sum, while_open)) + group <= window // 2 + group
+
+
 def test_nothing_is_exchanged_once_a_pass_was_left() -> None:
     transport = ThreadWorld(1).transports[0]
     groups = GroupingNode(SampleMapper(SamplerView(50), Tokens(random_lengths(50))), 40, window=4)

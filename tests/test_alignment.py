@@ -208,6 +208,21 @@ def test_an_open_rank_under_carry_offers_capacity_groups_each_around_the_oldest(
         gone |= set(group)
 
 
+def test_a_round_takes_one_step_at_first_and_then_half_a_window() -> None:
+    capacity = CarryPolicy().capacity
+    assert capacity(1024, 0, 0) == capacity(1024, 5, 0) == 1
+    assert capacity(1024, 10, 100) == 8
+    assert capacity(1024, 10, 1500) == 4
+    assert capacity(1024, 10, 90_000) == 1
+    assert capacity(16, 10, 500) == 4
+    assert PaperPolicy().capacity(1024, 10, 100) is None
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**9), st.just(0.0) | st.floats(1e-4, 1e12))
+def test_a_round_has_one_to_eight_steps(window: int, steps: int, samples: float) -> None:
+    assert 1 <= CarryPolicy().capacity(window, steps, samples) <= 8
+
+
 @given(lengths=st.lists(st.integers(1, 15), max_size=30), size=st.integers(1, 30))
 def test_the_paper_offer_is_the_whole_window_heaviest_group_first(
     lengths: list[int], size: int

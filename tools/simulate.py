@@ -44,6 +44,7 @@ class Rank:
 
     Attributes:
         emitted: Per step the ages of the samples (their place in the share); empty is IDLE.
+        num_emitted: Samples in it.
         arrived: Step at which each sample entered the window.
     """
 
@@ -52,6 +53,7 @@ class Rank:
         self.window = Window(TokenBudget(setting.budget))
         self.size = setting.window
         self.emitted: list[list[int]] = []
+        self.num_emitted = 0
         self.arrived: list[int] = []
 
     def refill(self, window: Window) -> bool:
@@ -132,7 +134,9 @@ def simulate(shares: Sequence[Lengths | Sequence[int]], setting: Setting) -> Res
 
 def _round(ranks: list[Rank], policy: Policy, setting: Setting, done: int) -> int:
     """One round on all ranks. Returns its steps; 0 ends the epoch."""
-    offers = [policy.propose(rank.window, rank.refill, setting.capacity) for rank in ranks]
+    emitted = sum(rank.num_emitted for rank in ranks) / len(ranks)
+    capacity = setting.capacity or policy.capacity(setting.window, done, emitted)
+    offers = [policy.propose(rank.window, rank.refill, capacity) for rank in ranks]
     reports = [offer.report.encode(rank, 0) for rank, offer in enumerate(offers)]
     facts = Facts.decode([max(column) for column in zip(*reports, strict=True)])
     steps = plan_steps(facts, policy, join=setting.join)
@@ -140,6 +144,7 @@ def _round(ranks: list[Rank], policy: Policy, setting: Setting, done: int) -> in
     for rank, offer in zip(ranks, offers, strict=True):
         groups = offer.settle(rank.window, steps) if steps else []
         rank.emitted += [[age_of(key) for key in groups[slot]] for slot in order]
+        rank.num_emitted += sum(map(len, groups))
     return steps
 
 

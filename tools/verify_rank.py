@@ -118,7 +118,8 @@ class Node:
             window.add(make_key(lengths[age], age))
         source = Source(lengths, self.taken, setting.window)
         policy = copy.copy(alignment.POLICIES[setting.policy])
-        return window, source, policy, policy.propose(window, source.refill, setting.capacity)
+        capacity = self.model.capacity(policy, self.taken, len(self.held))
+        return window, source, policy, policy.propose(window, source.refill, capacity)
 
     def _move(self, steps: int) -> Move:
         window, source, policy, offer = self._propose()
@@ -126,7 +127,8 @@ class Node:
         left = [age_of(key) for group in window.partition() for key in group]
         self._check_move(groups, left, steps)
         after = self.model.node(source.taken, tuple(sorted(left)))
-        again = policy.propose(window, source.refill, self.model.setting.capacity)
+        capacity = self.model.capacity(policy, source.taken, len(left))
+        again = policy.propose(window, source.refill, capacity)
         demand(
             (again.groups, again.report) == (after.offer.groups, after.offer.report),
             "a window built anew from the same samples goes on in another way",
@@ -186,6 +188,15 @@ class RankModel:
     setting: Setting
     lengths: tuple[int, ...]
     nodes: dict[tuple[int, Ages], Node] = field(default_factory=dict)
+
+    def capacity(self, policy: Policy, taken: int, held: int) -> int | None:
+        """Most steps of a round after so many samples were taken, so many of which are held.
+
+        By default it depends on steps and samples so far, but in worlds this small only on whether
+        there were any.
+        """
+        emitted = taken - held
+        return self.setting.capacity or policy.capacity(self.setting.window, emitted, emitted)
 
     def node(self, taken: int, held: Ages) -> Node:
         """The rank with these samples in its window."""

@@ -67,7 +67,9 @@ class TextDataset:
         return len(self.texts)
 
     def __getitem__(self, index: int) -> Sample:
-        ids = _tokenizer(self.tokenizer).encode(self.texts[index]).ids[: self.longest] or [0]
+        ids = _tokenizer(self.tokenizer).encode_batch([self.texts[index]])[0].ids[
+            : self.longest
+        ] or [0]
         tokens = torch.tensor(ids) + 1
         return {"input_ids": tokens, "labels": torch.full_like(tokens, index + 1)}
 

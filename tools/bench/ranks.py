@@ -131,8 +131,9 @@ def _wait_rank(
             dist.barrier()  # as the gradient exchange of a training step
             steps += 1
             started = time.perf_counter()
-            batch = next(batches, None)
+            following = next(batches, None)
             stall += time.perf_counter() - started
+            batch = following  # only now the last one is freed, at the trainer's own expense
         total = steps * _STEP_S
         parts.append((job.notes.get("wait_s", 0.0) / total, stall / total))
     return parts

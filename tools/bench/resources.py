@@ -31,7 +31,7 @@ class Case:
 
 
 _FEW = ("standard-8", "reference", "ours")
-_DEFAULTS = Case(label="defaults", window=1024, seconds=5.0, columns=_FEW, reference_prefetch=2)
+_DEFAULTS = Case(label="defaults", window=1024, seconds=4.0, columns=_FEW, reference_prefetch=2)
 _QUICK = Case(label="same window", window=256, seconds=0.5, columns=_FEW, repeats=1)
 _TINY = Case(label="defaults", window=16, seconds=0.1, columns=_FEW)
 _CASES = {"full": _DEFAULTS, "quick": _QUICK, "tiny": _TINY}
