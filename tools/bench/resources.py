@@ -20,21 +20,37 @@ _WINDOW = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One setting of the overlap: ``seconds`` each of preprocessing and training."""
+    """One setting of the overlap: ``seconds`` each of preprocessing and training.
+
+    Attributes:
+        label: What is special about it.
+        window: Samples buffered.
+        seconds: Of preprocessing, and of training.
+        columns: Those to measure.
+        repeats: Of each.
+        scale: Of the lengths.
+        reference_prefetch: The reference's; None is what fills the window.
+    """
 
     label: str
     window: int
     seconds: float
     columns: Sequence[str]
     repeats: int = 2
-    reference_prefetch: int | None = None  # None: what fills the window
+    scale: float = 1.0
+    reference_prefetch: int | None = None
 
 
 _FEW = ("standard-8", "reference", "ours")
-_DEFAULTS = Case(label="defaults", window=1024, seconds=4.0, columns=_FEW, reference_prefetch=2)
-_QUICK = Case(label="same window", window=256, seconds=0.5, columns=_FEW, repeats=1)
-_TINY = Case(label="defaults", window=16, seconds=0.1, columns=_FEW)
-_CASES = {"full": _DEFAULTS, "quick": _QUICK, "tiny": _TINY}
+_CASES = {
+    "full": (
+        Case(label="defaults", window=1024, seconds=4.0, columns=_FEW, reference_prefetch=2),
+        # Some 150 samples a batch: half a window and more.
+        Case(label="short samples", window=256, seconds=2.0, columns=("ours",), scale=0.07),
+    ),
+    "quick": (Case(label="same window", window=256, seconds=0.5, columns=_FEW, repeats=1),),
+    "tiny": (Case(label="defaults", window=16, seconds=0.1, columns=_FEW),),
+}
 
 
 def overlap(settings: Settings) -> list[Row]:
@@ -43,8 +59,11 @@ def overlap(settings: Settings) -> list[Row]:
     ``(preprocessing alone + training alone - both) / the shorter of them``. Both are sleeps, since
     real work of that size would need a core for each: the time shown is what the loader hides.
     """
-    case = _CASES[settings.size]
-    lengths = workload("ultrachat", case.window * _WINDOWS_AN_EPOCH)
+    return [row for case in _CASES[settings.size] for row in _case(case, settings)]
+
+
+def _case(case: Case, settings: Settings) -> list[Row]:
+    lengths = workload("ultrachat", case.window * _WINDOWS_AN_EPOCH, scale=case.scale)
     slow = SlowDataset(lengths, 2 * case.seconds / int(lengths.sum()))  # two workers share it
     job = Job(dataset=slow, lengths=lengths, budget=settings.budget, window=case.window)
     columns = available(case.columns)
@@ -54,7 +73,7 @@ def overlap(settings: Settings) -> list[Row]:
             prefetch = case.reference_prefetch if column == "reference" else None
             turn = replace(job, seed=repeat, prefetch=prefetch)
             runs[column].append(_overlap(column, turn, case.seconds))
-        print(f"  overlap: {repeat + 1} done", flush=True)
+        print(f"  overlap: {case.label}, {repeat + 1} done", flush=True)
     return [
         Row(
             measure="overlap",
