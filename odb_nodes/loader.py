@@ -223,7 +223,9 @@ def odb_loader(
         window: Samples buffered a rank; more is closer to the fewest steps.
         length: ``data -> tokens``; default ``len(data["input_ids"])``.
         num_workers: Workers for dataset and transform; 0 maps in a background thread.
-        worker_method: "thread" or "process".
+        worker_method: "thread", for work that releases the interpreter lock (reading files, PIL,
+            NumPy, ``tokenizers`` by ``encode_batch``), or "process", for Python code and
+            ``tokenizers`` by ``encode``, which hold it.
         multiprocessing_context: "fork", "spawn" or "forkserver" for processes.
         process_group: A gloo group of exactly the data-parallel ranks that nothing else uses,
             ``torch.distributed.new_group(backend="gloo")``; needed if ``world_size`` is over 1.

@@ -53,7 +53,7 @@ class OdbConfig:
     """Workers a rank that read and tokenize; 0 works in the loader's own thread."""
 
     worker_method: Literal["thread", "process"] = "thread"
-    """Kind of the workers."""
+    """Kind of the workers: processes pay off where Python does more than call the tokenizer."""
 
     prefetch: int = 2
     """Batches a rank prepares ahead."""

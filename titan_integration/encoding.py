@@ -61,7 +61,8 @@ class Encoder:
             return np.array(tokens, np.int64), np.ones(len(tokens), bool)
         text, spans = self.render(document)
         # The template writes the special tokens; offsets tell which text a token came from.
-        encoding = self.tokenizer.tokenizer.encode(text, add_special_tokens=False)
+        # As a batch of one: that, unlike a single text, lets other threads run meanwhile.
+        [encoding] = self.tokenizer.tokenizer.encode_batch([text], add_special_tokens=False)
         ids = np.array(encoding.ids, np.int64)
         starts = np.array([start for start, _ in encoding.offsets], np.int64)
         is_target = np.zeros(len(ids), bool)
