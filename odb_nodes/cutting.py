@@ -4,8 +4,8 @@ A sample is an ``int`` key, ``length << AGE_BITS | age``: keys sort by length, t
 order of arrival in the window), and carry all that grouping needs.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from itertools import accumulate
 
 from odb_nodes.budget import TokenBudget
 
@@ -68,27 +68,30 @@ def cut_with_costs(
 def best_range(left: list[int], right: list[int], budget: TokenBudget) -> list[int]:
     """The best range of ``left + right`` that contains ``right[0]``; see ``Window.take_best``.
 
-    A range is chosen by its longest sample ``right[j]``; it then reaches as far to the left as
-    the budget allows. ``reach`` only shrinks as samples get longer, so the loop can stop early.
+    A range is chosen by its longest sample ``right[j]``; it then reaches as far to the left as the
+    budget allows. Samples with room for equally many need not be tried one by one: each next one
+    takes the place of one from the left, all of which are shorter, as ``right[0]`` is the oldest.
     """
-    tail = list(accumulate(reversed(left), initial=0))
-    max_tokens, far = budget.max_tokens, len(left)
-    most = budget.max_samples or far + len(right)
-    keys, best, best_count, best_left = 0, -1, 0, 0
-    for count, key in enumerate(right, 1):
-        fit = max_tokens // (key >> AGE_BITS)
-        room = (fit if fit < most else most) - count  # samples that may stand left of right[0]
-        if room < 0:
-            if count > 1:
-                break
-            room = 0  # longer than the budget: goes out alone
-        elif room > far:
-            room = far
-        keys += key
-        tokens = (keys + tail[room]) >> AGE_BITS
-        if tokens > best:
-            best, best_count, best_left = tokens, count, room
-    return left[len(left) - best_left :] + right[:best_count]
+    max_tokens, far, end = budget.max_tokens, len(left), len(right)
+    most = budget.max_samples or far + end
+    at, count, keys = 0, 0, sum(left)  # the range left[at:] + right[:count], and its sum
+    best, best_at, best_count = -1, 0, 0
+    while count < end:
+        fit = max_tokens // (right[count] >> AGE_BITS) or 1
+        if fit > most:
+            fit = most
+        if fit <= count:
+            break
+        start = count
+        longer = (max_tokens // fit + 1) << AGE_BITS
+        count = bisect_left(right, longer, count + 1, fit if fit < end else end)
+        keys += sum(right[start:count])
+        if far - at > fit - count:
+            start, at = at, far - fit + count
+            keys -= sum(left[start:at])
+        if keys >> AGE_BITS > best:
+            best, best_at, best_count = keys >> AGE_BITS, at, count
+    return left[best_at:] + right[:best_count]
 
 
 def best_range_with_costs(

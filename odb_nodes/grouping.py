@@ -41,8 +41,8 @@ class Window:
     ) -> None:
         self.budget = budget
         self._costs = costs if budget.extra else None
-        self._size = 0
         self._new: list[int] = []  # by age, not yet in the fields below
+        self._size = 0
         self._blocks: list[list[int]] = [[]]  # each in any order
         self._lasts: list[int] = []  # no key of a block is larger; the last block has none
         self._ages: deque[int] = deque()  # keys by age, and among them those of _gone
@@ -50,12 +50,11 @@ class Window:
         self._plan: list[list[int]] | None = None  # of drain_plan, while it holds
 
     def __len__(self) -> int:
-        return self._size
+        return self._size + len(self._new)
 
     def add(self, key: int) -> None:
         """Add the youngest sample."""
         self._new.append(key)
-        self._size += 1
 
     def put_back(self, keys: Iterable[int]) -> None:
         """Return samples that were taken; they keep their age. O(n log n)."""
@@ -142,6 +141,7 @@ class Window:
         if not self._new:
             return
         new, self._new, self._plan = self._new, [], None
+        self._size += len(new)
         self._ages.extend(new)
         if len(self._gone) > self._size + _BLOCK:
             self._forget_gone()
@@ -173,9 +173,10 @@ class Window:
 
     def _oldest(self) -> int:
         ages, gone = self._ages, self._gone
-        while ages[0] in gone:
-            gone.remove(ages.popleft())
-        return ages[0]
+        while (key := ages.popleft()) in gone:
+            gone.remove(key)
+        ages.appendleft(key)
+        return key
 
     def _sorted(self, block: int) -> list[int]:
         keys = self._blocks[block]
