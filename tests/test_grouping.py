@@ -45,14 +45,16 @@ def set_partitions(items: list[int]) -> Iterator[list[list[int]]]:
             yield [*rest[:i], [items[0], *rest[i]], *rest[i + 1 :]]
 
 
-def best_by_brute_force(keys: list[int], max_samples: int | None = None) -> int:
+def best_by_brute_force(
+    keys: list[int], max_samples: int | None = None, budget: int = BUDGET
+) -> int:
     """Most tokens in a range of the sorted keys that holds the oldest and fits."""
     ordered, oldest = sorted(keys), min(keys, key=age_of)
     ranges = (ordered[a:b] for a in range(len(keys)) for b in range(a + 1, len(keys) + 1))
     return max(
         sum(map(length_of, group))
         for group in ranges
-        if oldest in group and fits(group) and len(group) <= (max_samples or len(keys))
+        if oldest in group and fits(group, budget) and len(group) <= (max_samples or len(keys))
     )
 
 
@@ -106,6 +108,21 @@ def test_take_best_is_the_best_range_that_holds_the_oldest(
         assert fits(taken)
         left = [key for key in left if key not in taken]
         assert by_age(window) == left
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    lengths=st.lists(st.integers(40, 90), min_size=1, max_size=60),
+    max_samples=st.sampled_from([None, 9]),
+)
+def test_take_best_is_the_best_range_among_many_samples_of_like_length(
+    lengths: list[int], max_samples: int | None
+) -> None:
+    window = filled(lengths, TokenBudget(1000, max_samples=max_samples))
+    best = best_by_brute_force(by_age(window), max_samples, budget=1000)
+    taken = window.take_best()
+    assert sum(map(length_of, taken)) == best
+    assert fits(taken, 1000)
 
 
 def test_take_best_breaks_ties_towards_the_shorter_samples() -> None:
