@@ -6,27 +6,15 @@ from typing import Any, Literal
 
 from torchdata.nodes import BaseNode
 
-from odb_nodes.alignment import (
-    POLICIES,
-    Proposal,
-    Report,
-    plan_steps,
-    step_order,
-    steps_to_quota,
-)
+from odb_nodes.alignment import Proposal, Report, plan_steps, step_order, steps_to_quota
 from odb_nodes.counters import Counters
 from odb_nodes.errors import CoverageError, PeerFailedError
 from odb_nodes.exchange import Exchange
 from odb_nodes.grouping_node import GroupingNode
 from odb_nodes.held import mask_labels
 from odb_nodes.permutation import key64
-from odb_nodes.rounds import (
-    Round,
-    empty_round,
-    own_counts,
-    split_by_sizes,
-    totals_from_state,
-)
+from odb_nodes.rounds import Round, empty_round, own_counts, round_from_state
+from odb_nodes.rules import Rules
 from odb_nodes.sampler_view import SamplerView
 from odb_nodes.schema import VERSION
 from odb_nodes.state import fitted, fresh
@@ -88,25 +76,21 @@ class AlignNode(BaseNode[AlignedGroup]):
         super().__init__()  # type: ignore[no-untyped-call]
         if not isinstance(source, GroupingNode):
             raise ValueError(f"source must be a GroupingNode, got {type(source).__name__}")
-        if policy not in POLICIES:
-            raise ValueError(f"policy must be one of {sorted(POLICIES)}, got {policy!r}")
-        if idle not in ("emit", "skip"):
-            raise ValueError(f"idle must be 'emit' or 'skip', got {idle!r}")
-        for name, value in (("steps_per_round", steps_per_round), ("sample_quota", sample_quota)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1 or None, got {value}")
-        if sample_quota is not None and not totals:
-            raise ValueError("sample_quota counts over all ranks and needs totals=True")
+        self._rules = Rules(
+            join=join,
+            policy_name=policy,
+            steps_per_round=steps_per_round,
+            sample_quota=sample_quota,
+            idle=idle,
+            totals=totals,
+        )
         self.source = source
         self.exchange = Exchange(make_transport(process_group, timeout_s))
-        self._policy = POLICIES[policy]
-        self._join, self._idle, self._totals = join, idle, totals
-        self._steps_per_round = steps_per_round
         self._quota = sample_quota
         self._source_state: dict[str, Any] | None = None  # taken once a round, not once a step
         view: Any = getattr(source.source, "view", None)
         order = view.describe() if isinstance(view, SamplerView) else ""
-        settings = f"{self._settings()} {join} {sample_quota} {totals} {order}"
+        settings = f"{self._settings()} {self._rules.describe()} {order}"
         self._settings_key = key64(*settings.encode())
         self._start_pass(quota_done=0)
 
@@ -216,7 +200,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         facts = self.exchange.round(proposal.report, self._agreement(), what)
         if facts.stopping_rank is not None:
             return False
-        steps = plan_steps(facts, self._policy, join=self._join)
+        steps = plan_steps(facts, self._rules.policy, join=self._rules.join)
         if steps == 0:
             return self._end_pass()
         groups = proposal.settle(self.source.window, steps)
@@ -227,18 +211,11 @@ class AlignNode(BaseNode[AlignedGroup]):
         self._settle(groups, steps)
         return True
 
-    def _capacity(self) -> int | None:
-        if self._steps_per_round is not None:
-            return self._steps_per_round
-        counters, ranks = self.counters, self.transport.world_size if self._totals else 1
-        return self._policy.capacity(
-            self.source.window_size, counters.steps, counters.total_emitted / ranks
-        )
-
     def _propose(self) -> Proposal:
-        source = self.source
+        source, rules = self.source, self._rules
+        capacity = rules.capacity(source.window_size, self.counters, self.transport.world_size)
         try:
-            proposal = self._policy.propose(source.window, source.refill, self._capacity())
+            proposal = rules.policy.propose(source.window, source.refill, capacity)
         except Exception as error:
             self.exchange.failure = error
             return Proposal(groups=[], taken=False, report=Report(failed=True))
@@ -253,7 +230,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         taken = [source.take(group) for group in groups]
         helds = [taken[slot] for slot in order]
         own = own_counts(helds)
-        totals = self.exchange.total(own) if self._totals else own
+        totals = self.exchange.total(own) if self._rules.totals else own
         refs = source.keeping.join(held.ref for step in helds for held in step)
         round_ = Round(helds, refs, own, totals)
         if self._quota is not None:
@@ -268,7 +245,7 @@ class AlignNode(BaseNode[AlignedGroup]):
             self._source_state = source.state_dict()
         samples, info = round_.next_step(self.counters.steps, source.epoch)
         digest = round_.digests[round_.at]
-        if not samples and self._idle == "emit":
+        if not samples and self._rules.idle == "emit":
             samples = [mask_labels(source.filler.sample())]
         round_.pop()
         self.counters.add(info, digest)
@@ -278,7 +255,7 @@ class AlignNode(BaseNode[AlignedGroup]):
     def _end_pass(self) -> bool:
         """Check the pass; go on with the next one if a quota asks for it."""
         source, counters = self.source, self.counters
-        if self._join:
+        if self._rules.join:
             self.exchange.open = self._quota is not None  # else nobody waits for us any more
             seen = (counters.digest + source.drops_digest()) & _MASK
             if seen != source.expected_digest():
@@ -298,24 +275,15 @@ class AlignNode(BaseNode[AlignedGroup]):
         return key64(self._settings_key, self.source.epoch, self.counters.steps) >> 2
 
     def _settings(self) -> dict[str, Any]:
-        """What the order of the steps depends on."""
-        return {
-            "budget": self.source.budget.describe(),
-            "window": self.source.window_size,
-            "policy": self._policy.name,
-            "steps_per_round": self._steps_per_round,
-        }
+        return self._rules.order_settings(self.source.budget.describe(), self.source.window_size)
 
     # State
 
     def _restore(self, state: dict[str, Any]) -> None:
         rank, world_size = self.transport.rank, self.transport.world_size
         state = fitted(state, self._settings(), rank=rank, world_size=world_size)
-        pending = state["pending"]
         self.source.reset(state[self.SOURCE_KEY])
-        helds = self.source.keeping.restore(pending["refs"], "state 'pending'")
-        steps = split_by_sizes(helds, pending["sizes"], "pending")
-        totals = totals_from_state(pending["totals"], len(steps))
+        round_ = round_from_state(state["pending"], self.source.keeping)
         self._start_pass(quota_done=state["quota_done"])
         self.counters = Counters.from_state(state["counters"])
-        self._set_round(Round(steps, pending["refs"], own_counts(steps), totals))
+        self._set_round(round_)

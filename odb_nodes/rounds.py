@@ -1,6 +1,6 @@
 """The steps of one agreed round: settled groups, their totals, and their place in a state."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odb_nodes.errors import StateError
-from odb_nodes.held import Held, Refs
+from odb_nodes.held import Held, Keeping, Refs
 from odb_nodes.types import Sample, StepInfo
 from odb_nodes.views import digests
 
@@ -113,6 +113,18 @@ def empty_round(refs: Refs) -> Round:
     """No steps: a new round must be agreed."""
     none = np.zeros((0, 3), np.int64)
     return Round([], refs, none, none)
+
+
+def round_from_state(pending: Mapping[str, Any], keeping: Keeping) -> Round:
+    """The steps not delivered yet of a state, their samples found again.
+
+    Raises:
+        StateError: What the state says of them is damaged.
+    """
+    helds = keeping.restore(pending["refs"], "state 'pending'")
+    steps = split_by_sizes(helds, pending["sizes"], "pending")
+    totals = totals_from_state(pending["totals"], len(steps))
+    return Round(steps, pending["refs"], own_counts(steps), totals)
 
 
 def split_by_sizes(items: Sequence[Any], sizes: Any, what: str) -> list[list[Any]]:

@@ -19,7 +19,7 @@ LAYERS = [
         "content",
     },
     {"held"},
-    {"schema", "state", "reshard", "blob", "realise", "rounds"},
+    {"schema", "state", "reshard", "blob", "realise", "rounds", "rules"},
     {"transport", "torchdata_compat"},
     {"exchange", "sampler_view", "stream_view"},
     {"mapper"},
