@@ -9,10 +9,10 @@ from torchtitan.config import DebugConfig, TrainingConfig
 from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.protocols.model_spec import ModelSpec
 
-from titan_integration.config import UNLIMITED_STEPS, DataConfig, OdbConfig
-from titan_integration.metrics import OdbMetricsProcessor
-from titan_integration.schedule import SampleLRSchedulers
-from titan_integration.trainer import OdbTrainer
+from titan_integration.data.config import UNLIMITED_STEPS, DataConfig, OdbConfig
+from titan_integration.training.metrics import OdbMetricsProcessor
+from titan_integration.training.schedule import SampleLRSchedulers
+from titan_integration.training.trainer import OdbTrainer
 
 KEEP_ALL: dict[str, Any] = {  # of the training state, at the end and at the start
     "last_save_model_only": False,

@@ -4,7 +4,7 @@ from torchtitan.models.deepseek_v3 import model_registry
 
 from configs.debug import DEBUG_VOCAB, debug_config
 from configs.models import with_layers, with_sdpa, with_vocab
-from titan_integration.trainer import OdbTrainer
+from titan_integration.training.trainer import OdbTrainer
 
 
 def debug_odb() -> OdbTrainer.Config:

@@ -7,7 +7,7 @@ from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts
 
 from configs.debug import DEBUG_VOCAB, debug_config
 from configs.models import with_dense_flex, with_layers, with_vocab
-from titan_integration.trainer import OdbTrainer
+from titan_integration.training.trainer import OdbTrainer
 
 
 def debug_odb() -> OdbTrainer.Config:

@@ -15,9 +15,9 @@ from torchtitan.protocols.model_spec import ModelSpec
 
 from configs.debug import DEBUG_VOCAB, debug_config
 from configs.models import with_dense_flex, with_sdpa
-from titan_integration.adopt import with_odb
-from titan_integration.config import DataConfig, OdbConfig
-from titan_integration.trainer import OdbTrainer
+from titan_integration.data.config import DataConfig, OdbConfig
+from titan_integration.training.trainer import OdbTrainer
+from titan_integration.training.with_odb import with_odb
 
 
 def debug_odb() -> OdbTrainer.Config:

@@ -6,7 +6,7 @@ from typing import Any
 from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
 from torchtitan.protocols.model_spec import ModelSpec
 
-from titan_integration.dense import DenseFlexAttention
+from titan_integration.training.dense_attention import DenseFlexAttention
 
 
 def with_vocab(spec: ModelSpec, vocab_size: int) -> ModelSpec:

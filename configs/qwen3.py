@@ -4,9 +4,9 @@ from torchtitan.models.qwen3 import config_registry, model_registry
 
 from configs.debug import DEBUG_VOCAB, debug_config
 from configs.models import with_layers, with_sdpa, with_vocab
-from titan_integration.adopt import with_odb
-from titan_integration.config import DataConfig, OdbConfig
-from titan_integration.trainer import OdbTrainer
+from titan_integration.data.config import DataConfig, OdbConfig
+from titan_integration.training.trainer import OdbTrainer
+from titan_integration.training.with_odb import with_odb
 
 
 def debug_odb() -> OdbTrainer.Config:

@@ -1,9 +1,6 @@
 """Online dynamic batching as torchdata nodes, with exact, elastic state."""
 
-from odb_nodes.accumulate import optimizer_steps, sum_weight
-from odb_nodes.align_node import AlignNode
-from odb_nodes.blob import pack_states, unpack_states
-from odb_nodes.budget import Limit, Rounding, TokenBudget
+from odb_nodes.batching.budget import Limit, Rounding, TokenBudget
 from odb_nodes.collate import PadCollate
 from odb_nodes.errors import (
     CoverageError,
@@ -12,13 +9,16 @@ from odb_nodes.errors import (
     StateError,
     WorkerDiedError,
 )
-from odb_nodes.grouping_node import GroupingNode
 from odb_nodes.loader import OdbLoader, odb_loader
-from odb_nodes.mapper import SampleMapper
-from odb_nodes.reshard import reshard_states
-from odb_nodes.sampler_view import SamplerView
-from odb_nodes.state import describe_state, verify_states
-from odb_nodes.stream_view import StreamView
+from odb_nodes.loss import optimizer_steps, sum_weight
+from odb_nodes.nodes.align_node import AlignNode
+from odb_nodes.nodes.grouping_node import GroupingNode
+from odb_nodes.nodes.sample_mapper import SampleMapper
+from odb_nodes.nodes.sampler_view import SamplerView
+from odb_nodes.nodes.stream_view import StreamView
+from odb_nodes.state.codec import pack_states, unpack_states
+from odb_nodes.state.description import describe_state, verify_states
+from odb_nodes.state.reshard import reshard_states
 from odb_nodes.types import (
     AlignedGroup,
     OdbBatch,

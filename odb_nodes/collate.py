@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from odb_nodes.budget import Rounding
+from odb_nodes.batching.budget import Rounding
 from odb_nodes.errors import SampleError
 from odb_nodes.types import IGNORE_INDEX
 

@@ -6,15 +6,15 @@ from typing import Any, Literal
 
 from torchdata.nodes import BaseNode, Loader, Mapper, PinMemory, Prefetcher
 
-from odb_nodes.align_node import AlignNode
-from odb_nodes.budget import TokenBudget
+from odb_nodes.batching.budget import TokenBudget
 from odb_nodes.collate import PadCollate
-from odb_nodes.exchange import Exchange
-from odb_nodes.grouping_node import GroupingNode
-from odb_nodes.mapper import SampleMapper
-from odb_nodes.sampler_view import SamplerView
-from odb_nodes.state import align_state, find_align_state, fresh
-from odb_nodes.torchdata_compat import abandon, stop
+from odb_nodes.nodes.align_node import AlignNode
+from odb_nodes.nodes.grouping_node import GroupingNode
+from odb_nodes.nodes.sample_mapper import SampleMapper
+from odb_nodes.nodes.sampler_view import SamplerView
+from odb_nodes.nodes.upstream import abandon, stop
+from odb_nodes.protocol.exchange import Exchange
+from odb_nodes.state.description import align_state, copy_plain, find_align_state
 from odb_nodes.types import AlignedGroup, OdbBatch
 
 Collate = Callable[[list[Mapping[str, Any]]], Any]
@@ -54,8 +54,8 @@ class OdbLoader(Loader[OdbBatch]):
             node = Prefetcher(node, prefetch_factor=prefetch)
         if pin_memory:
             node = PinMemory(node)
-        self._surface = _Surface(node, align)
-        super().__init__(self._surface, restart_on_stop_iteration)
+        self._pipeline_root = _PipelineRoot(node, align)
+        super().__init__(self._pipeline_root, restart_on_stop_iteration)
         self._finalizer = weakref.finalize(self, abandon, self.root)
 
     def __iter__(self) -> Iterator[OdbBatch]:
@@ -78,7 +78,7 @@ class OdbLoader(Loader[OdbBatch]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume here at the next ``iter()``; the state must be of this rank and world size."""
-        state = {"root": fresh(align_state(state_dict)), "num_yielded": 0}
+        state = {"root": copy_plain(align_state(state_dict)), "num_yielded": 0}
         super().load_state_dict(state)
         # Torchdata's next iter() would be the one it made for an earlier state_dict(), unloaded.
         self._iter_for_state_dict = False
@@ -101,7 +101,7 @@ class OdbLoader(Loader[OdbBatch]):
 
     def shutdown(self) -> None:
         """End all threads and worker processes, in a few seconds at most. Can be called twice."""
-        for it in self._surface.background():
+        for it in self._pipeline_root.background():
             it._stop_event.set()  # no further round is opened
         self.align.shutdown()
         stop(self.root)
@@ -124,7 +124,7 @@ class _CollateStep:
             raise
 
 
-class _Surface(BaseNode[OdbBatch]):
+class _PipelineRoot(BaseNode[OdbBatch]):
     """Root of the pipeline: raises errors as they were raised in the background thread.
 
     A thread hands its error over as text in a new exception. Errors that the ``AlignNode`` did
@@ -203,7 +203,7 @@ def odb_loader(
     seed: int = 0,
     join: bool = True,
     sample_quota: int | None = None,
-    policy: Literal["carry", "paper"] = "carry",
+    policy: Literal["sliding", "tumbling"] = "sliding",
     steps_per_round: int | None = None,
     idle: Literal["emit", "skip"] = "emit",
     collate: Collate | None = None,
@@ -235,7 +235,7 @@ def odb_loader(
         seed: Chooses the orders; must be equal on all ranks.
         join: Emit every sample of the epoch; see ``AlignNode``.
         sample_quota: End after this many samples over all ranks; see ``AlignNode``.
-        policy: "carry" or "paper"; see ``AlignNode``.
+        policy: "sliding" or "tumbling"; see ``AlignNode``.
         steps_per_round: Most steps between two exchanges.
         idle: "emit" or "skip" steps on which this rank has nothing.
         collate: ``list of data -> tensors``; default ``PadCollate()``.

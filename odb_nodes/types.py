@@ -22,7 +22,7 @@ class View(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A realised sample.
+    """A prepared sample.
 
     Attributes:
         view: Which sample this is.

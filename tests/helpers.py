@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from odb_nodes.transport import ExchangeStats, Int64s
+from odb_nodes.protocol.transport import ExchangeStats, Int64s
 
 SKEWED = (3, 200, 7, 31, 90, 4, 4, 150, 12, 60)  # lengths that no two ranks share evenly
 

@@ -1,72 +1,137 @@
-"""Imports flow one way, and only one module knows torch.distributed."""
+"""Imports flow one way, read off the folders: a path tells what a file may do."""
 
 import ast
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "odb_nodes"
-LAYERS = [
-    {"errors", "types", "permutation"},
-    {
-        "accumulate",
-        "budget",
-        "cutting",
-        "views",
-        "grouping",
-        "alignment",
-        "collate",
-        "counters",
-        "drops",
-        "content",
-    },
-    {"held"},
-    {"schema", "state", "reshard", "blob", "realise", "rounds", "rules"},
-    {"transport", "torchdata_compat"},
-    {"exchange", "sampler_view", "stream_view"},
-    {"mapper"},
-    {"grouping_node"},
-    {"align_node"},
-    {"loader"},
-    {"__init__"},
-]
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("odb_nodes", "titan_integration", "configs", "tools")
+# Folders from the bottom up; a module imports from its own layer or from one below. Modules at the
+# top of a package are named, folders stand for all that is in them.
+LAYERS = (
+    ("odb_nodes.errors", "odb_nodes.types"),
+    ("odb_nodes.state", "odb_nodes.batching"),
+    ("odb_nodes.protocol",),
+    ("odb_nodes.nodes",),
+    ("odb_nodes.loss", "odb_nodes.collate"),
+    ("odb_nodes.loader",),
+    ("odb_nodes",),
+    ("odb_nodes.testing",),
+    ("titan_integration.errors", "titan_integration.cpu", "titan_integration.process_groups"),
+    ("titan_integration.upstream",),
+    ("titan_integration.data",),
+    ("titan_integration.training",),
+    ("titan_integration",),
+    ("configs",),
+    ("tools",),
+)
+PURE = ("odb_nodes/batching", "odb_nodes/state", "odb_nodes/protocol")
+# Of the pure folders, the modules that touch tensors or other ranks.
+IMPURE = {"odb_nodes.state.content", "odb_nodes.protocol.transport"}
+MOST_MODULES = 12
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules() -> dict[str, Path]:
+    return {name_of(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+
+
+MODULES = modules()
 
 
 def imports_of(path: Path) -> set[str]:
+    """Modules that a file imports, those inside functions and under TYPE_CHECKING included."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES)
             found.add(node.module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found
 
 
-def layer_of(name: str) -> int:
-    return next(level for level, names in enumerate(LAYERS) if name in names)
+def layer_of(module: str) -> int:
+    """The layer of the longest folder or module name that the module lies in."""
+    fits = [
+        (len(name), level)
+        for level, names in enumerate(LAYERS)
+        for name in names
+        if module == name or module.startswith(f"{name}.")
+    ]
+    return max(fits)[1]
 
 
-def test_every_module_has_a_layer() -> None:
-    modules = {path.stem for path in PACKAGE.glob("*.py")}
-    assert modules <= set().union(*LAYERS)
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_module_imports_from_its_own_layer_or_below(module: str) -> None:
+    for name in imports_of(MODULES[module]):
+        if name.split(".")[0] in PACKAGES:
+            assert layer_of(name) <= layer_of(module), f"{module} imports {name}"
 
 
-def test_modules_import_from_their_own_layer_or_below() -> None:
-    for path in PACKAGE.glob("*.py"):
-        for name in imports_of(path):
-            if name.startswith("odb_nodes."):
-                assert layer_of(name.split(".")[1]) <= layer_of(path.stem), (path.name, name)
-            assert not name.startswith(("titan_integration", "configs", "tools")), path.name
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {
+        module: {name for name in imports_of(path) if name in MODULES and name != module}
+        for module, path in MODULES.items()
+        if path.name != "__init__.py"
+    }
+    while leaves := {m for m, names in graph.items() if not names & graph.keys()}:
+        graph = {m: names for m, names in graph.items() if m not in leaves}
+    assert not graph, f"a circle of imports among {sorted(graph)}"
+
+
+def folder_edges() -> dict[str, set[str]]:
+    edges: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        if path.name == "__init__.py":
+            continue
+        folder = module.rpartition(".")[0]
+        for name in imports_of(path) & MODULES.keys():
+            other = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+            if other != folder and other not in PACKAGES and folder not in PACKAGES:
+                edges.setdefault(folder, set()).add(other)
+    return edges
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    graph = folder_edges()
+    while leaves := {f for f, others in graph.items() if not others & graph.keys()}:
+        graph = {f: others for f, others in graph.items() if f not in leaves}
+    assert not graph, f"a circle of imports among {sorted(graph)}"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES.values()}))
+def test_a_folder_is_small_and_says_what_belongs_there(folder: Path) -> None:
+    inside = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(inside) <= MOST_MODULES, f"{folder} has {len(inside)} modules"
+    doc = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    assert doc, f"{folder}/__init__.py must say what belongs there and what it may import"
+
+
+@pytest.mark.parametrize("folder", PURE)
+def test_pure_folders_know_no_torch(folder: str) -> None:
+    for path in (ROOT / folder).glob("*.py"):
+        if name_of(path) not in IMPURE:
+            torches = [name for name in imports_of(path) if name.split(".")[0].startswith("torch")]
+            assert not torches, f"{path} imports {torches}"
 
 
 def test_only_the_transport_knows_torch_distributed() -> None:
     users = [
-        path.name
-        for path in PACKAGE.glob("*.py")
-        if any(name.startswith("torch.distributed") for name in imports_of(path))
+        module
+        for module, path in MODULES.items()
+        if module.startswith("odb_nodes")
+        and any(name.startswith("torch.distributed") for name in imports_of(path))
     ]
-    assert users == ["transport.py"]
+    assert users == ["odb_nodes.protocol.transport"]
 
 
 def test_nothing_in_the_library_reads_the_environment() -> None:
-    for path in PACKAGE.glob("*.py"):
+    for path in (ROOT / "odb_nodes").rglob("*.py"):
         assert "environ" not in path.read_text(), path.name
         assert "getenv" not in path.read_text(), path.name

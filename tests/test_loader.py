@@ -14,7 +14,7 @@ def build(count: int = 97, **changes: Any) -> Any:
     return odb_loader(Tokens(random_lengths(count)), **{**settings, **changes})
 
 
-@pytest.mark.parametrize("policy", ["carry", "paper"])
+@pytest.mark.parametrize("policy", ["sliding", "tumbling"])
 @pytest.mark.parametrize("count", [0, 1, 5, 97])
 def test_an_epoch_holds_every_sample_once_within_the_budget(policy: str, count: int) -> None:
     with build(count, policy=policy) as loader:
@@ -26,7 +26,7 @@ def test_an_epoch_holds_every_sample_once_within_the_budget(policy: str, count: 
         assert batch.info.total_num_samples == batch.info.num_samples == len(batch.info.views)
 
 
-@pytest.mark.parametrize("policy", ["carry", "paper"])
+@pytest.mark.parametrize("policy", ["sliding", "tumbling"])
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_resume_at_every_step_is_bit_identical_for_two_epochs(policy: str, prefetch: int) -> None:
     with build(policy=policy) as loader:
@@ -48,7 +48,7 @@ def test_resume_at_every_step_is_bit_identical_for_two_epochs(policy: str, prefe
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("policy", ["carry", "paper"])
+@pytest.mark.parametrize("policy", ["sliding", "tumbling"])
 def test_resume_at_every_step_on_several_ranks(size: int, policy: str) -> None:
     def run(states: list[Any] | None, stop: int | None) -> list[tuple[list[Any], Any]]:
         return run_loaders(size, partial(build, 41, policy=policy), states, stop)
@@ -80,7 +80,7 @@ def test_changed_settings_lose_and_repeat_nothing() -> None:
             iterator = iter(loader)
             head = [next(iterator) for _ in range(step)]
             state = loader.state_dict()
-        for changes in ({"token_budget": 150}, {"window": 5}, {"policy": "paper"}):
+        for changes in ({"token_budget": 150}, {"window": 5}, {"policy": "tumbling"}):
             with build(**changes) as loader:
                 loader.load_state_dict(state)
                 rest = list(loader)

@@ -49,7 +49,7 @@ def _run() -> None:
     import torchtitan.train
     from torchtitan.config import ConfigManager
 
-    from titan_integration.trainer import OdbTrainer
+    from titan_integration.training.trainer import OdbTrainer
 
     try:
         config = ConfigManager().parse_args()

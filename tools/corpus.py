@@ -18,8 +18,13 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from tools.chat_tokenizer import can_be_encoded, token_lengths, tokenizer_files, train_tokenizer
-from tools.docstrings import (
+from tools.data.chat_tokenizer import (
+    can_be_encoded,
+    token_lengths,
+    tokenizer_files,
+    train_tokenizer,
+)
+from tools.data.docstrings import (
     Docstring,
     Root,
     installed_roots,

@@ -30,7 +30,7 @@ from odb_nodes import (
     unpack_states,
     verify_states,
 )
-from odb_nodes.state import align_state
+from odb_nodes.state.description import align_state
 
 _MEMORY = 16 << 30  # address space; far more than any example may need
 _SLOW_S = 2.0

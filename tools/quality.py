@@ -1,4 +1,4 @@
-"""Held-out loss with dynamic batches and with torchtitan's fixed ones, at equal samples.
+"""BufferedSample-out loss with dynamic batches and with torchtitan's fixed ones, at equal samples.
 
 ``python -m tools.quality`` trains the small model of ``configs/`` on the docstring corpus once per
 seed and kind of batches, two runs at a time, and writes ``docs/quality.md`` with its plot.
@@ -97,7 +97,7 @@ def _build(kind: str, seed: int, samples: int, folder: str) -> Any:
     from configs.debug import debug_config
     from configs.llama3 import small
     from configs.models import with_dense_flex
-    from titan_integration.config import UNLIMITED_STEPS, DataConfig, OdbConfig
+    from titan_integration.data.config import UNLIMITED_STEPS, DataConfig, OdbConfig
 
     data = DataConfig(
         path=[str(CORPUS / "corpus.jsonl")],
@@ -132,7 +132,7 @@ def _build(kind: str, seed: int, samples: int, folder: str) -> Any:
 
 def _fixed_steps(data: Any) -> int:
     """Packed sequences that one pass of torchtitan's own loader makes of the rows."""
-    from titan_integration.stock import StockDataLoader
+    from titan_integration.data.stock import StockDataLoader
 
     config = StockDataLoader.Config(data=data, infinite=False)
     loader = config.build(
@@ -149,7 +149,7 @@ def _tokenizer() -> Any:
 
 def _probe(config: Any, samples: int, steps: int) -> Any:
     """The configured trainer, taking the held-out loss ``MARKS`` times."""
-    from titan_integration.trainer import OdbTrainer
+    from titan_integration.training.trainer import OdbTrainer
 
     class Probe(OdbTrainer):
         curve: list[tuple[float, float]]
@@ -188,8 +188,8 @@ def held_out_loss(model: Any) -> float:
 
 def _held_out_batches() -> Iterator[dict[str, Any]]:
     from odb_nodes import PadCollate, odb_loader
-    from titan_integration.encoding import Encoder
-    from titan_integration.rows import Rows
+    from titan_integration.data.encoding import Encoder
+    from titan_integration.data.rows import Rows
 
     rows = Rows([str(CORPUS / "heldout.jsonl")], None)
     encoder = Encoder(_tokenizer(), max_len=TOKENS, too_long="drop")

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from tqdm import tqdm
 
-from odb_nodes.alignment import POLICIES, Facts, Policy, plan_steps, step_order
-from odb_nodes.budget import TokenBudget
-from odb_nodes.grouping import Window, age_of, make_key
-from tools.workloads import WORKLOADS, Lengths, fewest_groups, fewest_steps
+from odb_nodes.batching.budget import TokenBudget
+from odb_nodes.batching.window import Window, age_of, make_key
+from odb_nodes.protocol.policies import POLICIES
+from odb_nodes.protocol.policy import Policy
+from odb_nodes.protocol.reports import Facts
+from odb_nodes.protocol.steps import plan_steps, step_order
+from tools.data.workloads import WORKLOADS, Lengths, fewest_groups, fewest_steps
 
 REPORT_BYTES = 72  # one exchange of Report.encode, a rank
 TOTAL_BYTES = 24  # the totals of one step, a rank
@@ -25,14 +28,14 @@ class Setting:
     """How every rank is set up.
 
     Attributes:
-        policy: "carry" or "paper".
+        policy: "sliding" or "tumbling".
         window: Samples buffered.
         budget: Padded tokens a group.
         capacity: Most steps a round, or None for the policy's default.
         join: Emit everything, or end as soon as a rank has nothing left.
     """
 
-    policy: str = "carry"
+    policy: str = "sliding"
     window: int = 1024
     budget: int = 16384
     capacity: int | None = None
@@ -223,7 +226,7 @@ def parser() -> argparse.ArgumentParser:
     add("--ranks", nargs="+", type=int, default=[1, 4, 64], help="2 to 4096 are sensible")
     add("--samples", type=int, help="samples of all ranks; default 4096, or 1000 a rank if more")
     add("--windows", nargs="+", type=int, default=[256, 1024], help="samples buffered a rank")
-    add("--policies", nargs="+", choices=list(POLICIES), default=["paper", "carry"])
+    add("--policies", nargs="+", choices=list(POLICIES), default=["tumbling", "sliding"])
     add("--budget", type=int, default=16384, help="padded tokens a group")
     add("--capacity", type=int, help="most steps a round; default by policy")
     add("--seed", type=int, default=0, help="of the lengths")

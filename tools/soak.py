@@ -71,7 +71,7 @@ def random_life(number: int, rng: random.Random) -> Life:
     settings = {
         "token_budget": rng.choice([512, 1024, 2048]),
         "window": rng.choice([16, 64, 256]),
-        "policy": rng.choice(["carry", "paper"]),
+        "policy": rng.choice(["sliding", "tumbling"]),
         "worker_method": workers[0],
         "num_workers": workers[1],
         "prefetch": rng.choice([0, 2]),

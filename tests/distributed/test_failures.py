@@ -193,7 +193,7 @@ SCENARIOS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "token_budget": (other_settings, ("token_budget", (256, 255))),
     "window": (other_settings, ("window", (16, 17))),
     "join": (other_settings, ("join", (True, False))),
-    "policy": (other_settings, ("policy", ("carry", "paper"))),
+    "policy": (other_settings, ("policy", ("sliding", "tumbling"))),
     "quota": (other_settings, ("sample_quota", (50, 51))),
     "epoch": (other_settings, ("epoch", (0, 1))),
     "seed": (other_settings, ("seed", (0, 1))),

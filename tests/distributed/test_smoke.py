@@ -12,8 +12,8 @@ SIZE = 4
 LENGTHS = [(1, 6, 60, 250)[index % 4] for index in range(201)]  # unshuffled, one kind a rank
 
 CASES: dict[str, tuple[list[int], dict[str, Any]]] = {
-    "skewed carry": (LENGTHS, {"shuffle": False, "window": 8}),
-    "skewed paper": (LENGTHS, {"shuffle": False, "policy": "paper", "window": 16}),
+    "skewed sliding": (LENGTHS, {"shuffle": False, "window": 8}),
+    "skewed tumbling": (LENGTHS, {"shuffle": False, "policy": "tumbling", "window": 16}),
     "narrow": (random_lengths(103), {"window": 4}),
     "small": ([5, 9], {}),
     "none": ([], {}),
@@ -47,7 +47,7 @@ def world() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "name", ["skewed carry", "skewed paper", "narrow", "small", "none", "packed"]
+    "name", ["skewed sliding", "skewed tumbling", "narrow", "small", "none", "packed"]
 )
 def test_joined_ranks_run_equal_steps_and_emit_every_sample_once(
     world: list[dict[str, Any]], name: str

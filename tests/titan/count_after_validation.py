@@ -12,7 +12,7 @@ from titan_integration import cpu
 cpu.patch()
 
 from titan_integration.train import main  # noqa: E402
-from titan_integration.validator import OdbValidator  # noqa: E402
+from titan_integration.training.validator import OdbValidator  # noqa: E402
 
 counts: list[list[int]] = []
 original = OdbValidator.validate

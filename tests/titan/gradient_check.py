@@ -21,7 +21,7 @@ cpu.patch()
 
 from torchtitan.config import ConfigManager  # noqa: E402
 
-from titan_integration.trainer import OdbTrainer  # noqa: E402
+from titan_integration.training.trainer import OdbTrainer  # noqa: E402
 
 
 class CheckedTrainer(OdbTrainer):

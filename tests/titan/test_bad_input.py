@@ -16,11 +16,11 @@ from torchtitan.models.common.token_dispatcher import (
 from configs import deepseek_v3
 from tests.titan.runs import Run
 from tests.titan.tiny import tiny
-from titan_integration.checks import check_rows
-from titan_integration.encoding import Encoder, TooLong
+from titan_integration.data.checks import check_rows
+from titan_integration.data.encoding import Encoder, TooLong
+from titan_integration.data.rows import Rows
 from titan_integration.errors import UserError
-from titan_integration.rows import Rows
-from titan_integration.trainer import OdbTrainer
+from titan_integration.training.trainer import OdbTrainer
 
 Change = Callable[[OdbTrainer.Config], None]
 

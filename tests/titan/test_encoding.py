@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from torchtitan.components.tokenizer import HuggingFaceTokenizer
 
-from titan_integration.encoding import IGNORE_INDEX, Encoder
-from titan_integration.formats import RowError
+from titan_integration.data.encoding import IGNORE_INDEX, Encoder
+from titan_integration.data.formats import RowError
 
 LONG = "word " * 200
 

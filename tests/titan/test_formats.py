@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from titan_integration.formats import RowError, detect, to_document
+from titan_integration.data.formats import RowError, detect, to_document
 
 IMAGE = [{"type": "image"}]
 CALLS = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]

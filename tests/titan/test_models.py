@@ -6,7 +6,7 @@ import pytest
 
 from configs import deepseek_v3, gpt_oss, llama3, qwen3
 from tests.titan.runs import Run, summary
-from titan_integration.trainer import OdbTrainer
+from titan_integration.training.trainer import OdbTrainer
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from titan_integration.data.rows import Rows
 from titan_integration.errors import UserError
-from titan_integration.rows import Rows
 
 
 def _write(folder: Path, name: str, raw: bytes) -> str:

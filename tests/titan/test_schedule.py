@@ -6,7 +6,7 @@ from torch import nn
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 
 from titan_integration.errors import UserError
-from titan_integration.schedule import SampleLRSchedulers, Shape
+from titan_integration.training.schedule import SampleLRSchedulers, Shape
 
 
 def _optimizers() -> object:

@@ -6,8 +6,8 @@ import pytest
 from torchtitan.components.tokenizer import HuggingFaceTokenizer
 
 from odb_nodes import Rounding
-from titan_integration.config import DataConfig, OdbConfig
-from titan_integration.dataloader import OdbDataLoader
+from titan_integration.data.config import DataConfig, OdbConfig
+from titan_integration.data.dataloader import OdbDataLoader
 
 BUDGET = 1024
 SEQ_LEN = 4000

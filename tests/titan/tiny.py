@@ -6,9 +6,9 @@ from torchtitan.models.common.attention import FlexAttention
 from configs.debug import KEEP_ALL, debug_config
 from configs.llama3 import small
 from configs.models import with_dense_flex, with_sdpa
-from titan_integration.config import DataConfig, OdbConfig
-from titan_integration.metrics import OdbMetricsProcessor
-from titan_integration.trainer import OdbTrainer
+from titan_integration.data.config import DataConfig, OdbConfig
+from titan_integration.training.metrics import OdbMetricsProcessor
+from titan_integration.training.trainer import OdbTrainer
 
 VOCAB = 512
 

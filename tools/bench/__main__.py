@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from tools.bench import results
-from tools.bench.settings import SECTIONS, TITAN, Settings
+from tools.bench.measure import results
+from tools.bench.measure.settings import SECTIONS, TITAN, Settings
 
 CORPUS = Path("outputs/corpus")
 REF_PYTHON = Path(".venv-ref/bin/python")

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.bench.results import Row, find, middle
+from tools.bench.measure.results import Row, find, middle
 
 _COLORS = {
     "ours": "tab:blue",
-    "ours-paper": "tab:cyan",
+    "ours-tumbling": "tab:cyan",
     "reference": "tab:orange",
     "gmt": "tab:green",
 }

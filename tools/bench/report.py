@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tools.bench.measure.results import Row, Section, find, middle
 from tools.bench.plots import draw
-from tools.bench.results import Row, Section, find, middle
 from tools.bench.targets import outcomes
 
 PAGE = "benchmarks.md"
@@ -17,8 +17,8 @@ the budget, *stateful-8* torchdata's `StatefulDataLoader`, *sorted* batches of 8
 length-sorted windows, *packing* greedy packing in order of arrival (as torchtitan's chat dataset
 does it), *gmt* and *bmt* offline oracles that know all lengths (the fewest batches; geometric
 length buckets), *reference* the package `online-dynamic-batching` without its warm-up and without
-its random start-up sleep, *ours* `odb_loader` with its defaults (policy carry, threads), then with
-worker processes, with the paper's policy, and packed. Ratios compare two runs of one repeat;
+its random start-up sleep, *ours* `odb_loader` with its defaults (policy sliding, threads), then
+with worker processes, with the paper's policy, and packed. Ratios compare two runs of one repeat;
 numbers are medians, with the lowest and highest in brackets.
 """
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.bench import counts, loop, ranks, resources, results, states, timing
-from tools.bench.results import Row
-from tools.bench.settings import TITAN, Settings
+from tools.bench.measure import counts, loop, ranks, resources, results, states, timing
+from tools.bench.measure.results import Row
+from tools.bench.measure.settings import TITAN, Settings
 
 _MEASURES: dict[str, Callable[[Settings], list[Row]]] = {
     "shape": counts.shape,
@@ -59,7 +59,7 @@ def _titan(settings: Settings) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
         command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-        command += ["-m", "tools.bench.titan", settings.dumps(), folder]
+        command += ["-m", "tools.bench.measure.titan", settings.dumps(), folder]
         with (Path(folder) / "log").open("wb") as log:  # torchtitan's, of interest if it fails
             failed = subprocess.run(command, stderr=log, check=False).returncode
         if failed:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tools.bench.results import Row, find, middle
+from tools.bench.measure.results import Row, find, middle
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,265 @@
+"""``odb_loader`` in the place of a torchtitan dataloader."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torchtitan.components.dataloader import BaseDataLoader
+from torchtitan.components.tokenizer import HuggingFaceTokenizer
+
+from odb_nodes import (
+    OdbLoader,
+    PadCollate,
+    Rounding,
+    StateError,
+    TokenBudget,
+    describe_state,
+    odb_loader,
+    pack_states,
+    reshard_states,
+    unpack_states,
+)
+from odb_nodes.types import OdbBatch, StepInfo
+from titan_integration.data.checks import check_rows
+from titan_integration.data.config import DataConfig
+from titan_integration.data.encoding import IGNORE_INDEX, Encoder
+from titan_integration.data.rows import Rows
+from titan_integration.data.totals import Totals, merge, share
+from titan_integration.errors import UserError
+from titan_integration.process_groups import data_group, gather
+
+NEW_DATA_REMEDY = (
+    "undo the change, train to another --dump_folder, or begin the data anew with "
+    "--checkpoint.exclude_from_loading dataloader"
+)
+TitanBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
+
+
+class OdbDataLoader(BaseDataLoader):
+    """Yields ``({"input": int64[B, L], "positions": int64[B, L]}, labels int64[B, L])``.
+
+    All epochs come out of one iteration, which ends on the same batch on all ranks. The state is
+    one blob, the same on all ranks, so that torchtitan can load it at any data-parallel degree.
+
+    Attributes:
+        totals: Counts of what was delivered; of this rank where they differ between ranks.
+        info: What the batch delivered last holds.
+        exhausted: Whether no rank will get another batch in this run.
+        shapes: Distinct shapes of this rank's batches since the process started.
+    """
+
+    STATE = "odb"
+    TOTALS = "totals"
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        data: DataConfig = field(default_factory=DataConfig)
+        """Rows and batching."""
+
+        pad_to_multiple_of: int = 1
+        """What the model's parallelism, loss and attention ask of lengths."""
+
+        vocab_size: int | None = None
+        """Of the model; the tokenizer may not have more."""
+
+        infinite: bool = False
+        """Of no effect; torchtitan's validator sets it."""
+
+        purpose: str = "train"
+        """Loaders of different purposes exchange over different groups."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        tokenizer: HuggingFaceTokenizer,
+        seq_len: int,
+        **_: Any,
+    ) -> None:
+        self.config = config
+        self.dp_rank, self.dp_world_size = dp_rank, dp_world_size
+        self.rows = Rows(config.data.path, config.data.max_samples)
+        self.encoder = Encoder(
+            tokenizer, max_len=seq_len, form=config.data.format, too_long=config.data.too_long
+        )
+        self.group = data_group("state", dp_rank, dp_world_size)
+        self.loader = self._make_loader()
+        self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
+        self.totals = Totals()
+        self.info: StepInfo | None = None
+        self.exhausted = False
+        self.shapes: set[torch.Size] = set()
+        self._filler: torch.Tensor | None = None  # a token to fill up the last step with
+
+    def check(self) -> None:
+        """Check tokenizer and rows; all ranks together. Raises UserError, the same on all."""
+        data, tokenizer = self.config.data, self.encoder.tokenizer
+        size, limit = tokenizer.get_vocab_size(), self.config.vocab_size
+        if limit is not None and size > limit:
+            raise UserError(
+                f"the tokenizer may have at most the model's {limit} tokens, got {size}; "
+                "set --hf_assets_path to the model's tokenizer"
+            )
+        if data.check:
+            check_rows(
+                self.rows,
+                self.encoder,
+                skip_errors=data.odb.on_error == "skip",
+                dp_rank=self.dp_rank,
+                dp_world_size=self.dp_world_size,
+                group=self.group,
+            )
+
+    def __iter__(self) -> Iterator[TitanBatch]:
+        while not self.exhausted:
+            with _explained():
+                batches = iter(self.loader)  # a loaded state is checked against rows and settings
+            batch = next(batches, None)
+            if batch is None:
+                raise UserError("every row was left out, none could be trained on")
+            while batch is not None:
+                # Look ahead: the trainer must know the last batch while it trains on it. What is
+                # saved meanwhile is the state of the batch just delivered.
+                self._state = self.loader.state_dict()
+                following = next(batches, None)
+                if following is None:
+                    self._state = self.loader.state_dict()  # of an epoch that has ended
+                self._deliver(batch, is_last_of_epoch=following is None)
+                yield self._to_titan(batch)
+                batch = following
+
+    def filler(self) -> TitanBatch:
+        """An IDLE batch, to fill up the accumulation that the data ends in."""
+        assert self._filler is not None
+        tokens = self._filler
+        self.totals.padded_tokens += tokens.numel()
+        self.totals.idle_steps += 1
+        positions = torch.arange(tokens.shape[1]).expand_as(tokens)
+        labels = torch.full_like(tokens, IGNORE_INDEX)
+        return {"input": tokens, "positions": positions}, labels
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all ranks; they must call this together, on their main threads.
+
+        Empty values before the first batch: torchtitan asks for the keys before it loads, and
+        asking the loader itself would start its threads.
+        """
+        if self._state is None:
+            return {self.STATE: b"", self.TOTALS: b""}
+        states, totals = self._gather(self.totals)
+        return {self.STATE: pack_states(states), self.TOTALS: json.dumps(asdict(totals)).encode()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue after a state's last batch, at this or another data-parallel degree."""
+        if not state_dict.get(self.STATE):
+            return
+        with _explained():
+            states = unpack_states(state_dict[self.STATE])
+            if len(states) != self.dp_world_size:
+                states = reshard_states(states, self.dp_world_size)
+            self._state = states[self.dp_rank]
+            self.loader.load_state_dict(self._state)
+        merged = Totals(**json.loads(state_dict[self.TOTALS]))
+        self.totals = share(merged, self.dp_rank)
+        self._note_end()
+
+    def merged_totals(self) -> Totals:
+        """Counts of the run over all ranks; they must call this together."""
+        return self._gather(self.current_totals())[1]
+
+    def current_totals(self) -> Totals:
+        """This rank's counts, with those that ``totals`` takes from an epoch when it ends."""
+        if self._state is None:
+            return self.totals
+        progress = describe_state(self._state)
+        unfinished = progress["epoch"] >= self.totals.epochs_done
+        return self.totals.with_epoch(progress) if unfinished else self.totals
+
+    def close(self) -> None:
+        """End the background threads; harmless when ended already."""
+        self.loader.shutdown()
+
+    def _deliver(self, batch: OdbBatch, *, is_last_of_epoch: bool) -> None:
+        self.info = batch.info
+        labels = batch.tensors["labels"]
+        self.totals.add(batch.info, labels.numel())
+        self.shapes.add(labels.shape)
+        self._filler = batch.tensors["input_ids"][:1, : self.config.pad_to_multiple_of].clone()
+        if is_last_of_epoch:
+            self.totals = self.current_totals()
+            self.totals.epochs_done = batch.info.epoch + 1
+        self._note_end()
+
+    def _note_end(self) -> None:
+        data, totals = self.config.data, self.totals
+        drained = data.num_epochs is not None and totals.epochs_done >= data.num_epochs
+        filled = data.sample_quota is not None and totals.samples >= data.sample_quota
+        self.exhausted = drained or filled
+
+    def _to_titan(self, batch: OdbBatch) -> TitanBatch:
+        tensors = batch.tensors
+        inputs = {"input": tensors["input_ids"], "positions": tensors["positions"]}
+        return inputs, tensors["labels"]
+
+    def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
+        states, totals = [], []
+        for item in gather((self._state, own), self.group):
+            assert isinstance(item, tuple)
+            states.append(item[0])
+            totals.append(item[1])
+        return states, merge(totals)
+
+    def _longest_batch(self) -> int:
+        """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
+        odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
+        most = odb.token_budget if odb.layout == "packed" else self.encoder.max_len
+        return -(-most // multiple) * multiple
+
+    def _make_loader(self) -> OdbLoader:
+        data, odb = self.config.data, self.config.data.odb
+        packed = odb.layout == "packed"
+        rounding = Rounding(
+            multiple=self.config.pad_to_multiple_of,
+            per_doubling=odb.shape_buckets,
+            longest=self._longest_batch(),
+        )
+        return odb_loader(
+            self.rows,
+            self.encoder,
+            token_budget=TokenBudget(odb.token_budget, rounding=None if packed else rounding),
+            window=odb.window,
+            num_workers=odb.num_workers,
+            worker_method=odb.worker_method,
+            process_group=data_group(self.config.purpose, self.dp_rank, self.dp_world_size),
+            rank=self.dp_rank,
+            world_size=self.dp_world_size,
+            shuffle=data.shuffle,
+            seed=data.seed,
+            join=odb.join,
+            policy=odb.policy,
+            idle=odb.idle,
+            overlong=odb.overlong,
+            collate=PadCollate(
+                pad_to_multiple_of=rounding,
+                layout=odb.layout,
+                positions=True,
+            ),
+            prefetch=odb.prefetch,
+            pin_memory=torch.cuda.is_available(),
+            on_error=odb.on_error,
+            timeout_s=odb.timeout_s,
+        )
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turn a state that does not fit into something a person can act on."""
+    try:
+        yield
+    except StateError as error:
+        raise UserError(f"the checkpoint does not fit: {error}; {NEW_DATA_REMEDY}") from error

@@ -1,0 +1,80 @@
+"""torchtitan's own fixed-size batches on the same rows (``--data.odb.no-enable``)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from datasets import Dataset  # type: ignore[import-untyped]
+from torchtitan.components.dataloader import ParallelAwareDataloader
+from torchtitan.components.tokenizer import HuggingFaceTokenizer
+from torchtitan.hf_datasets.text_datasets import ChatDataset
+
+from titan_integration.data.checks import check_rows
+from titan_integration.data.config import DataConfig
+from titan_integration.data.encoding import Encoder
+from titan_integration.data.formats import RowError, to_document
+from titan_integration.data.rows import Rows
+from titan_integration.errors import UserError
+from titan_integration.process_groups import data_group
+
+
+class StockDataLoader(ParallelAwareDataloader):
+    """torchtitan's ChatDataset (greedy packing to ``seq_len``, repeated without end) on our rows.
+
+    Takes one prompt and one answer a row, as torchtitan does, and drops rows that are too long.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(ParallelAwareDataloader.Config):
+        data: DataConfig = field(default_factory=DataConfig)
+        infinite: bool = True
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        tokenizer: HuggingFaceTokenizer,
+        seq_len: int,
+        local_batch_size: int,
+        snapshot_every_n_steps: int | None = 1,
+        **_: Any,
+    ) -> None:
+        data = config.data
+        rows = Rows(data.path, data.max_samples)
+        encoder = Encoder(tokenizer, max_len=seq_len, form=data.format, too_long="drop")
+        check_rows(
+            rows,
+            encoder,
+            skip_errors=False,
+            dp_rank=dp_rank,
+            dp_world_size=dp_world_size,
+            group=data_group("state", dp_rank, dp_world_size),
+        )
+        pairs = [index for index in range(len(rows)) if _is_pair(rows[index], data)]
+        if not pairs:
+            raise UserError("the stock loader takes one prompt and one answer a row, got none")
+        dataset = ChatDataset(
+            dataset=Dataset.from_dict({"row": pairs}),
+            tokenizer=tokenizer,
+            sample_processor=lambda row: to_document(rows[row["row"]], data.format).messages,
+            seq_len=seq_len,
+            dp_rank=dp_rank,
+            dp_world_size=dp_world_size,
+            infinite=config.infinite,
+        )
+        super().__init__(
+            dataset,
+            dp_rank=dp_rank,
+            dp_world_size=dp_world_size,
+            batch_size=local_batch_size,
+            snapshot_every_n_steps=snapshot_every_n_steps,
+        )
+
+
+def _is_pair(row: Any, data: DataConfig) -> bool:
+    try:
+        messages = to_document(row, data.format).messages
+    except RowError:
+        return False
+    return [message["role"] for message in messages] == ["user", "assistant"]

@@ -1,0 +1,260 @@
+"""torchtitan's Trainer on ODB batches: exact loss, no sample lost at the end, resumable."""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.fsdp import FSDPModule
+from torchtitan.components.checkpointer import BaseCheckpointManager, CheckpointManager
+from torchtitan.components.metrics import MetricsProcessor
+from torchtitan.components.optimizer import LRSchedulersContainer
+from torchtitan.components.validate import Validator
+from torchtitan.config import TrainingConfig
+from torchtitan.trainer import Trainer
+
+from titan_integration.data.audit import AuditLog
+from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
+from titan_integration.data.dataloader import NEW_DATA_REMEDY, OdbDataLoader, TitanBatch
+from titan_integration.data.stock import StockDataLoader
+from titan_integration.errors import UserError
+from titan_integration.training.metrics import OdbMetricsProcessor
+from titan_integration.training.schedule import SampleLRSchedulers
+from titan_integration.training.summary import Summary, coverage
+from titan_integration.training.supported import check_supported, length_multiple
+from titan_integration.training.validator import OdbValidator, validation_data
+
+logger = logging.getLogger(__name__)
+
+
+def _training() -> TrainingConfig:
+    return TrainingConfig(local_batch_size=1, steps=UNLIMITED_STEPS, disable_cuda_graphs=True)
+
+
+def _checkpoint() -> CheckpointManager.Config:
+    return CheckpointManager.Config(
+        enable=True, interval=500, last_save_model_only=False, initial_load_model_only=False
+    )
+
+
+class OdbTrainer(Trainer):
+    """Trainer with a ``data`` section. With ODB off, every override leaves it to torchtitan.
+
+    Relies on torchtitan 0.3 for: ``train_step`` drawing ``gradient_accumulation_steps`` batches
+    from the iterator it is given; a loop that asks ``should_continue_training`` before a step and
+    saves the last step where ``step == config.training.steps`` after it; ``ntokens_seen`` growing
+    by a batch's tokens in ``post_dataloading_process``, ``ntokens_since_last_log`` in
+    ``batch_generator``; and losses as token sums over the valid tokens of all ranks.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        data: DataConfig = field(default_factory=DataConfig)
+        metrics: MetricsProcessor.Config = field(default_factory=OdbMetricsProcessor.Config)
+        lr_scheduler: LRSchedulersContainer.Config = field(
+            default_factory=SampleLRSchedulers.Config
+        )
+        training: TrainingConfig = field(default_factory=_training)
+        checkpoint: BaseCheckpointManager.Config = field(default_factory=_checkpoint)
+        validator: Validator.Config = field(default_factory=OdbValidator.Config)
+
+        def __post_init__(self) -> None:
+            Trainer.Config.__post_init__(self)
+            if self.data.path and self.data.odb.enable:
+                self.dataloader = self._odb_loader(self.data, "train")
+            elif self.data.path:
+                self.dataloader = StockDataLoader.Config(data=self.data)
+            if self.data.validation_path:
+                self.validator.dataloader = self._odb_loader(
+                    validation_data(self.data), "validation"
+                )
+
+        def validate(self) -> None:
+            """Raise UserError on what cannot run; before any process group exists."""
+            self.data.validate()
+            check_supported(self, self.data)
+
+        def _odb_loader(self, data: DataConfig, purpose: str) -> OdbDataLoader.Config:
+            model = self.model_spec.model if self.model_spec is not None else None
+            return OdbDataLoader.Config(
+                data=data,
+                pad_to_multiple_of=length_multiple(self, data.odb.pad_to_multiple_of),
+                vocab_size=getattr(model, "vocab_size", None),
+                purpose=purpose,
+            )
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if self.device.type == "cpu":
+            for module in self.model_parts:
+                for part in module.modules():
+                    if isinstance(part, FSDPModule):
+                        # gloo cannot scale while it sums, which FSDP asks of it otherwise.
+                        part.set_force_sum_reduction_for_comms(True)
+        self.odb = self.dataloader if isinstance(self.dataloader, OdbDataLoader) else None
+        self.resumed_from: int | None = None
+        self.audit: AuditLog | None = None
+        if self.odb is not None:
+            self._prepare(self.odb)
+
+    def train(self) -> None:
+        """Train to the end of the data, of ``training.steps`` or of the quota; then sum up."""
+        try:
+            super().train()
+            if self.odb is not None:
+                self._sum_up(self.odb)
+        except (RuntimeError, CheckpointException) as error:
+            if self.odb is not None and "Missing key in checkpoint state_dict: data" in str(error):
+                raise UserError(
+                    f"the checkpoint was not saved with ODB; {NEW_DATA_REMEDY}"
+                ) from error
+            raise
+        finally:
+            # Also on KeyboardInterrupt, where torchtitan's main does not close the trainer.
+            self._release()
+
+    def close(self) -> None:
+        self._release()
+        super().close()
+
+    def batch_generator(self, data_iterable: Any) -> Iterator[TitanBatch]:
+        """As torchtitan's; called once, after loading, so the run's starting point is known."""
+        if self.odb is not None:
+            self._begin(self.odb)
+        return super().batch_generator(data_iterable)
+
+    def should_continue_training(self) -> bool:
+        more = self.odb is None or not self.odb.exhausted
+        return more and super().should_continue_training()
+
+    def train_step(self, data_iterator: Iterator[TitanBatch]) -> None:
+        """Draw the step's batches first, to know its samples, then let torchtitan train on them."""
+        if self.odb is None:
+            super().train_step(data_iterator)
+            return
+        before = self.odb.totals.samples
+        batches = self._draw(self.odb, data_iterator)
+        if self.schedule.config.unit == "steps":
+            self.schedule.advance(self.step - 1, self.step)
+        else:
+            self.schedule.advance(before, self.odb.totals.samples)
+        super().train_step(iter(batches))
+        self.meter.end_step()
+        if self.odb.exhausted:
+            self.config.training.steps = self.step  # the loop's last save, resumable
+
+    def forward_backward_step(self, **kwargs: Any) -> torch.Tensor:
+        """As torchtitan's; notes the loss where the step is logged."""
+        loss = super().forward_backward_step(**kwargs)
+        if self.odb is not None and self.meter.should_log(self.step):
+            self.meter.add_loss(loss.detach())
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Torchtitan's two values; the token count is of one rank there, of all ranks here."""
+        state = super().state_dict()
+        if self.odb is not None:
+            state["ntokens_seen"] = self.odb.totals.tokens
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.resumed_from = self.step
+        if self.odb is not None and self.odb.dp_rank != 0:
+            self.ntokens_seen = 0  # torchtitan logs the sum over ranks
+
+    def _prepare(self, odb: OdbDataLoader) -> None:
+        odb.check()
+        data = self.config.data
+        assert isinstance(self.lr_schedulers, SampleLRSchedulers)
+        assert isinstance(self.metrics_processor, OdbMetricsProcessor)
+        self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
+        whole = None if data.num_epochs is None else len(odb.rows) * data.num_epochs
+        self.samples_total = whole
+        goals = [n for n in (whole, data.sample_quota) if n is not None]
+        steps = self.config.training.steps
+        self.schedule.shape = self.schedule.config.shape(
+            total_samples=min(goals, default=None),
+            total_steps=None if steps == UNLIMITED_STEPS else steps,
+        )
+        if data.audit_log is not None:
+            self.audit = AuditLog(data.audit_log, dist.get_rank())
+
+    def _begin(self, odb: OdbDataLoader) -> None:
+        self.started_at_s, self.started_tokens = time.perf_counter(), odb.totals.tokens
+        if odb.exhausted:
+            logger.info(
+                f"Nothing left to train: the run was finished at step {self.step}; "
+                "raise --data.epochs or --data.sample_quota to go on"
+            )
+        quota = self.config.data.sample_quota
+        self.meter.follow(odb, rows=self.samples_total, quota=quota, step=self.step)
+        if self.audit is not None:
+            self.audit.start(self.step, odb.dp_rank, odb.dp_world_size)
+
+    def _draw(self, odb: OdbDataLoader, data_iterator: Iterator[TitanBatch]) -> list[TitanBatch]:
+        """The step's microbatches; where the data ends among them, IDLE ones take the rest."""
+        batches: list[TitanBatch] = []
+        num_loss_tokens = total_loss_tokens = padding = 0
+        for _ in range(self.gradient_accumulation_steps):
+            if odb.exhausted:
+                batches.append(odb.filler())
+                padding += batches[-1][1].numel()
+                self.meter.ntokens_since_last_log += batches[-1][1].numel()
+                continue
+            batches.append(next(data_iterator))
+            info = odb.info
+            assert info is not None
+            num_loss_tokens += info.num_loss_tokens
+            total_loss_tokens += info.total_num_loss_tokens
+            padding += batches[-1][1].numel() - info.num_tokens
+            if self.audit is not None:
+                self.audit.add(self.step, info)
+        self.meter.begin_step(num_loss_tokens=num_loss_tokens, total_loss_tokens=total_loss_tokens)
+        self.meter.ntokens_since_last_log -= padding
+        self.ntokens_seen -= padding
+        return batches
+
+    def _sum_up(self, odb: OdbDataLoader) -> None:
+        totals = odb.merged_totals()
+        data, wall_s = self.config.data, time.perf_counter() - self.started_at_s
+        summary = Summary(
+            samples_total=self.samples_total,
+            samples_emitted=totals.samples,
+            samples_dropped=totals.num_dropped,
+            dropped_by_reason=totals.dropped,
+            coverage=coverage(totals, self.samples_total, ended_by=self._ended_by(odb)),
+            steps=self.step,
+            idle_steps=totals.idle_steps,
+            padding_ratio=totals.padding_ratio,
+            real_tokens=totals.tokens,
+            padded_tokens=totals.padded_tokens,
+            real_tokens_per_s=(totals.tokens - self.started_tokens) / wall_s,
+            wall_s=wall_s,
+            world_size=odb.dp_world_size,
+            resumed_from=self.resumed_from,
+        )
+        if dist.get_rank() == 0:
+            path = summary.write(self.config.dump_folder)
+            logger.info(f"{summary.line()}; see {path}")
+        if data.odb.join and summary.coverage.startswith("wrong"):
+            raise RuntimeError(f"coverage is {summary.coverage}")
+
+    def _ended_by(self, odb: OdbDataLoader) -> str:
+        quota = self.config.data.sample_quota
+        if not odb.exhausted:
+            return "training.steps"
+        filled = quota is not None and odb.totals.samples >= quota
+        return "data.sample_quota" if filled else "data.odb.no-join"
+
+    def _release(self) -> None:
+        if self.odb is not None:
+            self.odb.close()
+        if self.audit is not None:
+            self.audit.close()

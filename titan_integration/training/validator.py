@@ -1,0 +1,103 @@
+"""torchtitan's Validator on every held-out row, once a validation."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchtitan.components.validate import Validator
+
+from titan_integration.data.audit import AuditLog
+from titan_integration.data.config import DataConfig
+from titan_integration.data.dataloader import OdbDataLoader
+
+
+class OdbValidator(Validator):
+    """Validator that checks the held-out rows at start and ends each loader after its use.
+
+    All ranks take the same number of steps, IDLE ones included, so that ``steps=-1`` (all rows)
+    cannot hang. Relies on torchtitan 0.3 for: ``validate`` calling ``dl_config.build`` once, and
+    ``post_dataloading_process`` once a batch, right after drawing it.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Validator.Config):
+        """The dataloader is made from ``data.validation_path``; without it, it is torchtitan's."""
+
+    def __init__(self, config: Config, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self._audit: AuditLog | None = None
+        self._builder = _KeepsLoader(self.dl_config)
+        if not isinstance(self.dl_config, OdbDataLoader.Config):
+            return
+        self.dl_config: Any = self._builder
+        prefix = self._builder.config.data.audit_log
+        if prefix is not None:
+            self._audit = AuditLog(prefix, dist.get_rank())
+        loader = self._builder.build(
+            dp_world_size=self.dp_world_size,
+            dp_rank=self.dp_rank,
+            tokenizer=self.tokenizer,
+            seq_len=self.seq_len,
+        )
+        loader.check()
+        self._close_loader()
+
+    def validate(self, model_parts: list[nn.Module], step: int) -> None:
+        """As torchtitan's; the loader's threads and worker processes are gone afterwards."""
+        self._step = step
+        try:
+            super().validate(model_parts, step)
+        finally:
+            self._close_loader()
+
+    def post_dataloading_process(
+        self,
+        input_dict: dict[str, torch.Tensor],
+        labels: torch.Tensor,
+        model_parts: list[nn.Module],
+    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """As torchtitan's; notes the batch's samples, and counts real tokens only."""
+        loader = self._builder.loader
+        if loader is not None and loader.info is not None:
+            padding = labels.numel() - loader.info.num_tokens
+            self.metrics_processor.ntokens_since_last_log -= padding
+            if self._audit is not None:
+                self._audit.add(self._step, loader.info)
+        processed: tuple[torch.Tensor, torch.Tensor, dict[str, Any]]
+        processed = super().post_dataloading_process(input_dict, labels, model_parts)
+        return processed
+
+    def _close_loader(self) -> None:
+        if self._builder.loader is not None:
+            self._builder.loader.close()
+            self._builder.loader = None
+
+
+class _KeepsLoader:
+    """Builds as the configuration does, and keeps what it built, which ``validate`` does not."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.loader: OdbDataLoader | None = None
+
+    def build(self, **kwargs: Any) -> OdbDataLoader:
+        loader: OdbDataLoader = self.config.build(**kwargs)
+        self.loader = loader
+        return loader
+
+
+def validation_data(data: DataConfig) -> DataConfig:
+    """All rows of ``data.validation_path``, once, in file order; batched as the training rows."""
+    prefix = data.audit_log
+    return replace(
+        data,
+        path=data.validation_path,
+        max_samples=None,
+        epochs=1,
+        sample_quota=None,
+        shuffle=False,
+        audit_log=None if prefix is None else f"{prefix}.validation",
+        odb=replace(data.odb, join=True),
+    )

@@ -1,0 +1,1 @@
+"""What is measured: every way to batch behind one protocol, on data of known lengths."""
