@@ -75,10 +75,12 @@ class ThreadTransport:
 
     def all_sum(self, values: Int64s, what: str) -> Int64s:
         self.stats.bytes += values.nbytes
-        return np.sum(self._gather(values, f"sum{values.shape}"), axis=0)
+        total: Int64s = np.sum(self._gather(values, f"sum{values.shape}"), axis=0)
+        return total
 
     def share_text(self, text: str, what: str) -> str:
-        return max(self._gather(text, "text"))
+        first: str = max(self._gather(text, "text"))
+        return first
 
     def _gather(self, value: Any, kind: str) -> list[Any]:
         self.calls.append(kind)
@@ -187,6 +189,9 @@ def run_ranks(
 
     Args:
         work: A module-level function; its result must pickle.
+        size: Ranks.
+        args: Of ``work``, after rank and size.
+        timeout_s: What all of it may take.
         may_die: Ranks that may end without a result (killed ones); theirs is None.
     Raises:
         AssertionError: A rank failed (with its traceback), or hangs (it is named, then killed).

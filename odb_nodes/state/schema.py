@@ -44,8 +44,11 @@ def check_state(state: Any) -> State:
 
 
 def check_window_state(state: Any) -> State:
-    """The same for the state of a ``GroupingNode`` on its own; ``source`` is only looked at if
-    samples are held as positions, else it is whatever the source makes of it."""
+    """The same for the state of a ``GroupingNode`` on its own.
+
+    ``source`` is only looked at if samples are held as positions; else it is whatever the source
+    makes of it.
+    """
     known: State = _record(state, "window state", _WINDOW_KEYS)
     DropLog.from_state(known["drops"])
     for name in ("arrived", "overlong", "filler_length"):

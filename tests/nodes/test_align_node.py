@@ -176,7 +176,7 @@ def test_a_rank_without_a_share_idles_on_a_sample_of_another() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_rank_runs_the_same_collectives(policy: str) -> None:
+def test_every_rank_runs_the_same_collectives(policy: Any) -> None:
     world = ThreadWorld(4)
 
     def work(rank: int, transport: Any) -> None:

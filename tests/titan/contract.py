@@ -1,5 +1,8 @@
-"""What this project relies on in torchtitan, as tables: by path, which starts with a name of
-``titan_integration.upstream`` or with ``module:``, for what is reached without being imported."""
+"""What this project relies on in torchtitan, as tables.
+
+A path starts with a name of ``titan_integration.upstream``, or with ``module:`` for what is reached
+without being imported.
+"""
 
 Table = dict[str, tuple[str, ...]]
 

@@ -1,5 +1,7 @@
-"""What this package relies on in torchtitan, case by case: of a newer version, those that fail
-list what to change. Nothing here imports a name before its own case does."""
+"""What this package relies on in torchtitan, case by case.
+
+On a newer version, the cases that fail list what to change: nothing is imported before its case.
+"""
 
 import ast
 import importlib
