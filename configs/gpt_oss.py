@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Any
 
-from configs.debug import DEBUG_VOCAB, debug_config
-from configs.models import with_dense_flex, with_layers, with_vocab
 from titan_integration.training.trainer import OdbTrainer
 from titan_integration.upstream import GptOssGroupedExperts, gpt_oss_registry
+
+from .debug import DEBUG_VOCAB, debug_config
+from .models import with_dense_flex, with_layers, with_vocab
 
 
 def debug_odb() -> OdbTrainer.Config:

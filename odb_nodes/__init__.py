@@ -28,6 +28,8 @@ from odb_nodes.types import (
     token_weight,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AlignNode",
     "AlignedGroup",

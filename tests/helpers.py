@@ -196,7 +196,8 @@ def run_ranks(
     Raises:
         AssertionError: A rank failed (with its traceback), or hangs (it is named, then killed).
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.helpers"])  # torch is imported once, not by every rank
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         ranks = [

@@ -44,15 +44,24 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+def source_of(node: ast.ImportFrom, path: Path) -> str:
+    """What ``from ... import`` imports from; ``from .x`` in ``configs/y.py`` is ``configs.x``."""
+    if not node.level:
+        return str(node.module)
+    package = path.relative_to(ROOT).parts[: -node.level]
+    return ".".join([*package, node.module] if node.module else package)
+
+
 def imports_of(path: Path) -> set[str]:
     """Modules that a file imports, those inside functions and under TYPE_CHECKING included."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            module = source_of(node, path)
+            names = {f"{module}.{alias.name}" for alias in node.names}
             found |= names & MODULES.keys()
             if names - MODULES.keys():  # `from package import module` needs only the module
-                found.add(node.module)
+                found.add(module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found
