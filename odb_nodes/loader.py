@@ -4,18 +4,25 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from torchdata.nodes import BaseNode, Loader, Mapper, PinMemory, Prefetcher
-
 from odb_nodes.batching.budget import TokenBudget
 from odb_nodes.collate import PadCollate
 from odb_nodes.nodes.align_node import AlignNode
 from odb_nodes.nodes.grouping_node import GroupingNode
 from odb_nodes.nodes.sample_mapper import SampleMapper
 from odb_nodes.nodes.sampler_view import SamplerView
-from odb_nodes.nodes.upstream import abandon, stop
+from odb_nodes.nodes.upstream import (
+    BaseNode,
+    Loader,
+    Mapper,
+    PinMemory,
+    Prefetcher,
+    abandon,
+    stop,
+)
 from odb_nodes.protocol.exchange import Exchange
 from odb_nodes.state.description import align_state, copy_plain, find_align_state
 from odb_nodes.types import AlignedGroup, OdbBatch
+from odb_nodes.workers.at_exit import close_at_exit
 
 Collate = Callable[[list[Mapping[str, Any]]], Any]
 _REPORT_S = 5.0  # longest delay of an error, for the other ranks to hear of it
@@ -56,7 +63,8 @@ class OdbLoader(Loader[OdbBatch]):
             node = PinMemory(node)
         self._pipeline_root = _PipelineRoot(node, align)
         super().__init__(self._pipeline_root, restart_on_stop_iteration)
-        self._finalizer = weakref.finalize(self, abandon, self.root)
+        weakref.finalize(self, abandon, self.root).atexit = False
+        close_at_exit(self)
 
     def __iter__(self) -> Iterator[OdbBatch]:
         iterator = super().__iter__()  # type: ignore[no-untyped-call]
@@ -196,6 +204,7 @@ def odb_loader(
     num_workers: int = 0,
     worker_method: Literal["thread", "process"] = "thread",
     multiprocessing_context: str | None = None,
+    persistent_workers: bool = False,
     process_group: Any = None,
     rank: int = 0,
     world_size: int = 1,
@@ -227,6 +236,7 @@ def odb_loader(
             NumPy, ``tokenizers`` by ``encode_batch``), or "process", for Python code and
             ``tokenizers`` by ``encode``, which hold it.
         multiprocessing_context: "fork", "spawn" or "forkserver" for processes.
+        persistent_workers: Keep worker processes over epochs and resumes; see ``SampleMapper``.
         process_group: A gloo group of exactly the data-parallel ranks that nothing else uses,
             ``torch.distributed.new_group(backend="gloo")``; needed if ``world_size`` is over 1.
         rank: Data-parallel rank.
@@ -245,7 +255,8 @@ def odb_loader(
             ``SampleMapper``.
         on_error: "raise" or "skip" samples whose dataset or transform raises.
         overlong: What to do with a sample over the budget; see ``GroupingNode``.
-        timeout_s: Longest wait for the slowest rank in one exchange.
+        timeout_s: Longest wait for the slowest rank in one exchange, and for one sample before a
+            warning names it.
     Raises:
         ValueError: An argument out of range, or a group that does not fit rank and world size.
     """
@@ -267,6 +278,8 @@ def odb_loader(
         multiprocessing_context=multiprocessing_context,
         # Rounds take samples in bursts; reading ahead keeps the workers busy between them.
         read_ahead=max(1, window // 2) if prefetch else 0,
+        persistent_workers=persistent_workers,
+        timeout_s=timeout_s,
     )
     groups = GroupingNode(samples, token_budget, window=window, overlong=overlong)
     align = AlignNode(

@@ -4,13 +4,12 @@ import logging
 import threading
 from typing import Any, Literal
 
-from torchdata.nodes import BaseNode
-
 from odb_nodes.errors import CoverageError, PeerFailedError
 from odb_nodes.nodes.buffered import mask_labels
 from odb_nodes.nodes.grouping_node import GroupingNode
 from odb_nodes.nodes.rounds import Round, empty_round, own_counts, round_from_state
 from odb_nodes.nodes.sampler_view import SamplerView
+from odb_nodes.nodes.upstream import BaseNode
 from odb_nodes.protocol.exchange import Exchange
 from odb_nodes.protocol.proposal import Proposal
 from odb_nodes.protocol.reports import Report
@@ -156,7 +155,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         if self.exchange.open:
             self.exchange.leaving = True
             self.source.interrupted = True  # ends a refill that is under way in another thread
-            self.source.shutdown()
+            self.source.pause()
             self.exchange.leave()
 
     def shutdown(self) -> None:

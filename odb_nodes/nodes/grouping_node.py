@@ -4,14 +4,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from torchdata.nodes import BaseNode
-
 from odb_nodes.batching.budget import TokenBudget
 from odb_nodes.batching.window import Window, make_key
 from odb_nodes.errors import SampleError, StateError
 from odb_nodes.nodes.buffered import BufferedSample, ContentRefs, Filler, PositionRefs, SampleRefs
 from odb_nodes.nodes.prepare import checked_length, default_length
-from odb_nodes.nodes.upstream import stop
+from odb_nodes.nodes.upstream import BaseNode, stop
 from odb_nodes.state.drops import DropLog
 from odb_nodes.state.schema import check_window_state
 from odb_nodes.types import Sample, View
@@ -142,6 +140,13 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         """Digest of the positions dropped in this epoch."""
         upstream: DropLog = getattr(self.source, "drops", DropLog())
         return self.drops.digest + upstream.digest
+
+    def pause(self) -> None:
+        """End the pass of the source early; workers that are to persist stay."""
+        if hasattr(self.source, "pause"):
+            self.source.pause()
+        else:
+            self.shutdown()
 
     def shutdown(self) -> None:
         """End the threads and worker processes of the source; ``reset`` starts new ones."""

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-from torchdata.nodes import BaseNode
-
 from odb_nodes.errors import StateError
+from odb_nodes.nodes.upstream import BaseNode
 from odb_nodes.state.cursor import Positions, ViewCursor
 from odb_nodes.state.permutation import Permutation, key64
 from odb_nodes.state.schema import check_view_state

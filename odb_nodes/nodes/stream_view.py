@@ -4,9 +4,8 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from torchdata.nodes import BaseNode
-
 from odb_nodes.errors import StateError
+from odb_nodes.nodes.upstream import BaseNode
 from odb_nodes.state.checks import read_count, shorten
 from odb_nodes.state.content import pack_value, unpack_value
 

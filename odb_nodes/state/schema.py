@@ -63,7 +63,10 @@ def check_window_state(state: Any) -> State:
 
 def check_mapper_state(state: Any) -> State:
     """The same for the state of a ``SampleMapper``."""
-    known: State = _record(state, "mapper state", {"view", "drops"})
+    more = {"rng_seed"} if isinstance(state, dict) and "rng_seed" in state else set()
+    known: State = _record(state, "mapper state", {"view", "drops"} | more)
+    if known.get("rng_seed") is not None:
+        read_count(known, "rng_seed", "mapper state")
     DropLog.from_state(known["drops"])
     check_view_state(known["view"])
     return known
