@@ -92,16 +92,11 @@ class Prepare:
 
     def __call__(self, view: View, slot: Slot) -> Outcome:
         key = key64(self.seed, view.epoch, view.position)
-        try:
-            if self.isolation is None:
-                seed_generators(key)
-                return self._prepared(view, slot)
-            with self.isolation.item(key):
-                return self._prepared(view, slot)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and self._is_the_users_thread():
-                raise  # Ctrl-C
-            return Outcome(view, error=self._explained(error, view))
+        if self.isolation is None:
+            seed_generators(key)
+            return self._outcome(view, slot)
+        with self.isolation.item(key):
+            return self._outcome(view, slot)
 
     def pack(self, outcomes: list[Outcome]) -> bytes:
         """Outcomes as bytes for another process; what cannot travel becomes an error."""
@@ -111,8 +106,16 @@ class Prepare:
         """The outcomes of these views again; what cannot be read becomes an error."""
         return [_unpacked(*pair) for pair in zip(pickle.loads(packed), views, strict=False)]
 
-    def _prepared(self, view: View, slot: Slot) -> Outcome:
-        begin_item(slot, view.index)
+    def _outcome(self, view: View, slot: Slot) -> Outcome:
+        try:
+            begin_item(slot, view.index)
+            return self._prepared(view)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and self._is_the_users_thread():
+                raise  # Ctrl-C
+            return Outcome(view, error=self._explained(error, view))
+
+    def _prepared(self, view: View) -> Outcome:
         data = self.dataset[view.index]
         if self.transform is not None:
             data = self._transform(data, view)
