@@ -11,6 +11,7 @@ PACKAGES = ("odb_nodes", "titan_integration", "configs", "tools")
 # top of a package are named, folders stand for all that is in them.
 LAYERS = (
     ("odb_nodes.errors", "odb_nodes.types", "odb_nodes.arguments"),
+    ("odb_nodes.workers",),
     ("odb_nodes.state", "odb_nodes.batching"),
     ("odb_nodes.protocol", "odb_nodes.samples"),
     ("odb_nodes.nodes",),

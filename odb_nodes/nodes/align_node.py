@@ -153,7 +153,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         if self.exchange.is_open:
             self.exchange.prepare_to_leave()
             self.source.interrupted = True  # ends a refill that is under way in another thread
-            self.source.shutdown()
+            self.source.pause()
             self.exchange.leave()
 
     def shutdown(self) -> None:

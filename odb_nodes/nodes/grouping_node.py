@@ -173,6 +173,13 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             counts[reason] = counts.get(reason, 0) + count
         return counts
 
+    def pause(self) -> None:
+        """End the pass of the source early; workers that are to persist stay."""
+        if hasattr(self.source, "pause"):
+            self.source.pause()
+        else:
+            self.shutdown()
+
     def shutdown(self) -> None:
         """End the threads and worker processes of the source; ``reset`` starts new ones."""
         if hasattr(self.source, "shutdown"):

@@ -89,9 +89,10 @@ def _new_state(olds: list[AlignState], cursor: ViewCursor) -> AlignState:
     common = Counters.from_state(first["counters"])
     for name in ("steps", "rounds", "total_emitted"):
         setattr(sums, name, getattr(common, name))
-    view = {**view_part(first)[1]["view"], "cursor": cursor.to_state()}
+    mapper = view_part(first)[1]
+    view = {**mapper["view"], "cursor": cursor.to_state()}
     source: WindowState = {
-        "source": {"view": view, "drops": logs[1].to_state()},
+        "source": {**mapper, "view": view, "drops": logs[1].to_state()},
         "held": b"",
         "drops": logs[0].to_state(),
         "held_tokens": 0,

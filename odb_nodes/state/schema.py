@@ -5,7 +5,7 @@ the same structure at every moment, so that checkpoint libraries which load into
 (``torch.distributed.checkpoint``) lose nothing of it. States of version 1 are read as well.
 """
 
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from odb_nodes.errors import StateError
 from odb_nodes.state.checks import read_count, read_optional_text, shorten
@@ -55,6 +55,7 @@ class MapperState(TypedDict):
 
     view: ViewState
     drops: dict[str, Any]
+    rng_seed: NotRequired[int | None]  # absent from version 1, which did not say
 
 
 class StreamState(TypedDict):
@@ -157,7 +158,12 @@ def check_window_state(state: Any) -> WindowState:
 
 def check_mapper_state(state: Any) -> MapperState:
     """The same for the state of a ``SampleMapper``."""
-    known = _record(state, "mapper state", MapperState)
+    names = set(MapperState.__annotations__)
+    if isinstance(state, dict) and "rng_seed" not in state:
+        names.remove("rng_seed")
+    known = _record(state, "mapper state", names)
+    if known.get("rng_seed") is not None:
+        read_count(known, "rng_seed", "mapper state")
     DropLog.from_state(known["drops"])
     check_view_state(known["view"])
     return cast(MapperState, known)
