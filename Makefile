@@ -53,7 +53,8 @@ lint: setup ## check style, formatting and types
 	$(BIN)/mypy
 
 check: lint ## lint, then the fast tests: what to run again and again while working
-	$(BIN)/python -m pytest -n $(TESTERS) -m "not slow and not distributed and not titan" $(ARGS)
+	$(BIN)/python -m pytest -n $(TESTERS) --ignore tests/titan --ignore tests/distributed \
+		-m "not slow" $(ARGS)
 
 test: lint ## lint, then run the whole test suite
 	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ARGS)

@@ -144,13 +144,23 @@ def test_only_the_transport_knows_torch_distributed() -> None:
     assert users == ["odb_nodes.protocol.transport"]
 
 
-def test_only_one_module_names_torchtitan() -> None:
+@pytest.mark.parametrize(
+    ("upstream", "ours", "user"),
+    [
+        ("torchdata", ("odb_nodes",), "odb_nodes.nodes.upstream"),
+        ("torchtitan", PACKAGES, "titan_integration.upstream"),
+    ],
+)
+def test_one_module_knows_what_is_taken_from_upstream(
+    upstream: str, ours: tuple[str, ...], user: str
+) -> None:
     users = [
         module
         for module, path in MODULES.items()
-        if any(name.split(".")[0] == "torchtitan" for name in imports_of(path))
+        if module.split(".")[0] in ours
+        and any(name.split(".")[0] == upstream for name in imports_of(path))
     ]
-    assert users == ["titan_integration.upstream"]
+    assert users == [user]
 
 
 def test_nothing_in_the_library_reads_the_environment() -> None:

@@ -68,6 +68,7 @@ def assert_whole(ranks: list[Any], count: int = COUNT) -> None:
     assert sorted(p for batches in ranks for p in positions(batches)) == list(range(count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_ranks_stay_aligned_under_every_start_method(context: str) -> None:
     """1: alignment was off without a word."""
