@@ -4,19 +4,24 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+_MOST = 1 << 62  # of a count in a state
+
 
 def as_count(name: str, value: Any, *, least: int = 0) -> int:
     """An integer of at least ``least`` as an int, whatever integer type it came as.
 
     Raises:
-        ValueError: It is something else, a boolean or a float with an integral value included.
+        ValueError: It is something else, a boolean or a float with an integral value included, or
+            more than a state can hold.
     """
     try:
-        number = -1 if type(value).__name__ in ("bool", "bool_") else operator.index(value)
+        number = least - 1 if _is_flag(value) else operator.index(value)
     except TypeError:
         number = least - 1
-    if number < least or type(value).__name__ in ("bool", "bool_"):
+    if number < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    if number >= _MOST:
+        raise ValueError(f"{name} must be an integer in [{least}, {_MOST}), got {value!r}")
     return number
 
 
@@ -27,7 +32,8 @@ def as_seconds(name: str, value: Any) -> float:
         ValueError: It is something else.
     """
     try:
-        number = float("nan") if isinstance(value, bool | str | bytes) else float(value)
+        text = isinstance(value, str | bytes) or _is_flag(value)
+        number = float("nan") if text else float(value)
     except (TypeError, ValueError):
         number = float("nan")
     if not number > 0:
@@ -41,7 +47,7 @@ def as_flag(name: str, value: Any) -> bool:
     Raises:
         ValueError: It is something else.
     """
-    if type(value).__name__ not in ("bool", "bool_"):
+    if not _is_flag(value):
         raise ValueError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
@@ -61,3 +67,7 @@ def check_callable(name: str, value: Any) -> None:
     """
     if value is not None and not callable(value):
         raise ValueError(f"{name} must be a function or None, got {type(value).__name__}")
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value).__name__ in ("bool", "bool_")  # without importing NumPy
