@@ -1,73 +1,98 @@
-"""Checks of arguments at construction: the rule, what was given, and plain values out of them."""
+"""Checks of arguments at construction: plain values of the right kind, or a ``ValueError``.
 
-import operator
-from collections.abc import Sequence
+NumPy and PyTorch integers become ``int``: whatever is accepted here may go into a state, and a
+state holds plain values only. A message says the rule, the value and, where there is one, the cure.
+"""
+
+import math
+from collections.abc import Collection
 from typing import Any
 
-_MOST = 1 << 62  # of a count in a state
 
+def integer(name: str, value: Any, *, least: int | None = None, below: int | None = None) -> int:
+    """``value`` as an ``int``.
 
-def as_count(name: str, value: Any, *, least: int = 0) -> int:
-    """An integer of at least ``least`` as an int, whatever integer type it came as.
-
+    Args:
+        name: Of the argument, for the message.
+        value: Anything with ``__index__``, other than a boolean.
+        least: Smallest value allowed.
+        below: The value must be smaller than this.
     Raises:
-        ValueError: It is something else, a boolean or a float with an integral value included, or
-            more than a state can hold.
+        ValueError: Not an integer, or out of range.
     """
-    try:
-        number = least - 1 if _is_flag(value) else operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-    if number >= _MOST:
-        raise ValueError(f"{name} must be an integer in [{least}, {_MOST}), got {value!r}")
+    number = None if _is_boolean(value) else _index(value)
+    rule = "an integer" if least is None else f"an integer of at least {least}"
+    if number is None or (least is not None and number < least):
+        raise ValueError(f"{name} must be {rule}, got {value!r}")
+    if below is not None and number >= below:
+        raise ValueError(f"{name} must be below {below}, got {value!r}")
     return number
 
 
-def as_seconds(name: str, value: Any) -> float:
-    """A positive number as a float; infinity is one.
+def optional_integer(name: str, value: Any, *, least: int) -> int | None:
+    """The same, where None is allowed as well."""
+    if value is None:
+        return None
+    try:
+        return integer(name, value, least=least)
+    except ValueError as error:
+        raise ValueError(f"{error}; None sets no such limit") from None
+
+
+def positive_number(name: str, value: Any) -> float:
+    """``value`` as a finite ``float`` above zero.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: Not a number, a boolean, not finite, or not above zero.
     """
     try:
-        text = isinstance(value, str | bytes) or _is_flag(value)
-        number = float("nan") if text else float(value)
+        number = math.nan if _is_boolean(value) or isinstance(value, str) else float(value)
     except (TypeError, ValueError):
-        number = float("nan")
-    if not number > 0:
-        raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
     return number
 
 
-def as_flag(name: str, value: Any) -> bool:
-    """True or False as a bool, of NumPy too.
+def boolean(name: str, value: Any) -> bool:
+    """``value`` as a ``bool``; NumPy's booleans are accepted, 0 and 1 are not.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: Anything else.
     """
-    if not _is_flag(value):
+    if not _is_boolean(value):
         raise ValueError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
-def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raises:
-    ValueError: The value is none of the choices.
+def choice(name: str, value: Any, options: Collection[str]) -> str:
+    """``value`` if it is one of ``options``.
+
+    Raises:
+        ValueError: It is not; the message lists them.
     """
-    if value not in choices:
-        listed = ", ".join(map(repr, choices[:-1])) + f" or {choices[-1]!r}"
-        raise ValueError(f"{name} must be {listed}, got {value!r}")
+    if not isinstance(value, str) or value not in options:
+        known = " or ".join(repr(option) for option in options)
+        raise ValueError(f"{name} must be {known}, got {value!r}")
+    return value
 
 
-def check_callable(name: str, value: Any) -> None:
-    """Raises:
-    ValueError: The value is neither None nor can be called.
+def function(name: str, value: Any, what: str) -> None:
+    """Check that ``value`` can be called, or is None.
+
+    Raises:
+        ValueError: It cannot.
     """
     if value is not None and not callable(value):
-        raise ValueError(f"{name} must be a function or None, got {type(value).__name__}")
+        raise ValueError(f"{name} must be {what}, got {type(value).__name__}")
 
 
-def _is_flag(value: Any) -> bool:
-    return type(value).__name__ in ("bool", "bool_")  # without importing NumPy
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
+
+
+def _index(value: Any) -> int | None:
+    try:
+        return int(value.__index__())
+    except (AttributeError, TypeError):
+        return None

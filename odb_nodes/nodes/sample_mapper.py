@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from odb_nodes.arguments import as_count, as_flag, as_seconds, check_callable, check_choice
+from odb_nodes.arguments import boolean, choice, function, integer, positive_number
 from odb_nodes.errors import StateError
-from odb_nodes.nodes.prepare import (
+from odb_nodes.nodes.sampler_view import SamplerView
+from odb_nodes.nodes.upstream import BaseNode
+from odb_nodes.samples.prepare import (
     IndexedDataset,
     Outcome,
     Prepare,
     default_length,
     describe_error,
 )
-from odb_nodes.nodes.sampler_view import SamplerView
-from odb_nodes.nodes.upstream import BaseNode
 from odb_nodes.state.cursor import Positions
 from odb_nodes.state.drops import DropLog
-from odb_nodes.state.schema import check_mapper_state
+from odb_nodes.state.schema import MapperState, check_mapper_state
 from odb_nodes.types import Sample, View
 from odb_nodes.workers.at_exit import close_at_exit
 from odb_nodes.workers.pool import Inline, Runner, WorkerPool
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 # 2 processes with NumPy samples: 10k samples/s one by one, 29k in chunks of 32 (docs/benchmarks.md)
 _CHUNK = {"thread": 8, "process": 32}
 _PROGRESS_AFTER_S = 2.0
+_NO_SEED = 1 << 62  # above all that a state can hold
 
 
 class SampleMapper(BaseNode[Sample]):
@@ -70,10 +71,6 @@ class SampleMapper(BaseNode[Sample]):
         ValueError: An argument out of range.
     """
 
-    VIEW_KEY = "view"
-    DROPS_KEY = "drops"
-    RNG_SEED_KEY = "rng_seed"
-
     def __init__(
         self,
         view: SamplerView,
@@ -92,13 +89,15 @@ class SampleMapper(BaseNode[Sample]):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         _check_parts(view, dataset)
-        check_callable("transform", transform)
-        check_callable("length", length)
-        check_choice("on_error", on_error, ("raise", "skip"))
+        function("transform", transform, "a function of a row")
+        function("length", length, "a function of a sample's data")
+        choice("on_error", on_error, ("raise", "skip"))
         self.view = view
         self.drops = DropLog()
         self._on_error = on_error
-        self._rng_seed = None if rng_seed is None else as_count("rng_seed", rng_seed)
+        self._rng_seed = (
+            None if rng_seed is None else integer("rng_seed", rng_seed, least=0, below=_NO_SEED)
+        )
         self._plan = _WorkerPlan(
             num_workers=num_workers,
             method=method,
@@ -130,8 +129,8 @@ class SampleMapper(BaseNode[Sample]):
         self._runner.reopen(keep_workers=self._plan.persistent_workers)
         if self._isolation is not None:
             self._isolation.begin_pass()
-        self.view.reset(None if state is None else state[self.VIEW_KEY])
-        self.drops = DropLog() if state is None else DropLog.from_state(state[self.DROPS_KEY])
+        self.view.reset(None if state is None else state["view"])
+        self.drops = DropLog() if state is None else DropLog.from_state(state["drops"])
         self._cursor = self.view.cursor
         self._taken = self._cursor.taken
         self._ready: Iterator[Outcome] = iter(())
@@ -157,12 +156,23 @@ class SampleMapper(BaseNode[Sample]):
                     return Sample(outcome.view, outcome.data, outcome.length)
             self._ready = iter(self._next_chunk())
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> MapperState:  # type: ignore[override]
         return {
-            self.VIEW_KEY: self.view.state_of(self._cursor.advanced(self._taken)),
-            self.DROPS_KEY: self.drops.to_state(),
-            self.RNG_SEED_KEY: self._rng_seed,
+            "view": self.view.state_of(self._cursor.advanced(self._taken)),
+            "drops": self.drops.to_state(),
+            "rng_seed": self._rng_seed,
         }
+
+    def check_state(self, state: Any) -> None:
+        """Raise ``StateError`` if ``reset`` would not accept this state; changes nothing."""
+        known = check_mapper_state(state)
+        self._check_rng_seed(known)
+        self.view.check_state(known["view"])
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that map."""
+        return self._plan.num_workers
 
     def views_at(self, positions: Positions) -> list[View]:
         """The current epoch's views at these positions."""
@@ -188,6 +198,8 @@ class SampleMapper(BaseNode[Sample]):
                     logger.info("rebuilt %d of %d held samples", len(samples), len(views))
         finally:
             self._runner.finish(pass_)  # the workers stay: the pass itself needs them next
+        if len(samples) != len(views):
+            raise StateError("closed while held samples were rebuilt: load the state again")
         return samples
 
     def pause(self) -> None:
@@ -216,8 +228,8 @@ class SampleMapper(BaseNode[Sample]):
             self._runner.close()
             raise
 
-    def _check_rng_seed(self, state: dict[str, Any]) -> None:
-        saved = state.get(self.RNG_SEED_KEY, self._rng_seed)  # absent from older states
+    def _check_rng_seed(self, state: MapperState) -> None:
+        saved = state.get("rng_seed", self._rng_seed)  # absent from older states
         if saved != self._rng_seed:
             raise StateError(
                 f"state has rng_seed {saved}, this run has {self._rng_seed}: its samples could not "
@@ -238,13 +250,14 @@ class _WorkerPlan:
         persistent_workers: bool,
         timeout_s: float,
     ) -> None:
-        check_choice("method", method, tuple(_CHUNK))
-        contexts = tuple(multiprocessing.get_all_start_methods())
-        check_choice("multiprocessing_context", multiprocessing_context, (None, *contexts))
-        self.num_workers = as_count("num_workers", num_workers)
-        self.read_ahead = as_count("read_ahead", read_ahead)
-        self.timeout_s = as_seconds("timeout_s", timeout_s)
-        self.persistent_workers = as_flag("persistent_workers", persistent_workers)
+        choice("method", method, tuple(_CHUNK))
+        if multiprocessing_context is not None:
+            contexts = multiprocessing.get_all_start_methods()
+            choice("multiprocessing_context", multiprocessing_context, contexts)
+        self.num_workers = integer("num_workers", num_workers, least=0)
+        self.read_ahead = integer("read_ahead", read_ahead, least=0)
+        self.timeout_s = positive_number("timeout_s", timeout_s)
+        self.persistent_workers = boolean("persistent_workers", persistent_workers)
         self.processes = method == "process" and self.num_workers > 0
         if self.persistent_workers and not self.processes:
             raise ValueError(

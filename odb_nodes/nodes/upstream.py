@@ -6,11 +6,14 @@ nowhere else, and ``tests/nodes/test_upstream.py`` checks each of them.
 
 import contextlib
 import os
-from collections.abc import Iterator
-from typing import Any
+import queue
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 from torchdata.nodes import BaseNode, Loader, Mapper, ParallelMapper, PinMemory, Prefetcher
 from torchdata.nodes.map import _ParallelMapperIter
+
+from odb_nodes.errors import WorkerDiedError
 
 __all__ = [
     "BaseNode",
@@ -19,17 +22,16 @@ __all__ = [
     "ParallelMapper",
     "PinMemory",
     "Prefetcher",
+    "WatchedMapper",
     "abandon",
-    "forget_cached_state",
-    "forget_iterator_of_state",
     "join_threads",
-    "loader_state",
     "readers",
     "state_around",
     "stop",
     "stop_reading",
 ]
 
+T = TypeVar("T")
 _SOURCES = ("source", "_source")  # attributes by which nodes know the node before them
 _ITERATOR = "_it"  # of most nodes: what does their work
 _STOP_EVENTS = ("_stop_event", "_stop", "_mp_stop")  # of iterators: set to end their threads
@@ -118,11 +120,6 @@ def _between(node: Any, end: Any) -> Iterator[Any]:
 # States
 
 
-def loader_state(root_state: dict[str, Any]) -> dict[str, Any]:
-    """The state of a ``Loader`` whose root has this one."""
-    return {"root": root_state, "num_yielded": 0}
-
-
 def state_around(node: Any, end: Any, state: dict[str, Any]) -> dict[str, Any]:
     """The state of ``end`` as the state of ``node``, which reads it through others.
 
@@ -137,23 +134,59 @@ def state_around(node: Any, end: Any, state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def forget_cached_state(iterator: Any) -> None:
-    """Let an iterator of a ``Loader`` take a new state.
+# Workers of streams
 
-    Torchdata keeps the one it took while it looked for a next item, also after it restarted at the
-    end of an epoch; every later state would be that one.
+
+class WatchedMapper(ParallelMapper[T]):
+    """A ``ParallelMapper`` that notices dead worker processes; torchdata's waits for ever.
+
+    Attributes:
+        died: What ``next`` raised when a worker was gone, for consumers in another thread.
     """
-    if iterator._cached_item is None:
-        iterator._cached_state_dict = None
+
+    died: WorkerDiedError | None = None
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        super().reset(initial_state)
+        it: Any = self._it
+        it = it._it
+        if self.method == "process" and self.num_workers:
+            it._out_q = _WatchedQueue(it._out_q, it._workers)
+
+    def next(self) -> T:
+        try:
+            item: T = super().next()
+            return item
+        except WorkerDiedError as error:
+            self.died = error
+            raise
 
 
-def forget_iterator_of_state(loader: Any) -> None:
-    """Let the next ``iter`` of a ``Loader`` begin anew.
+class _WatchedQueue:
+    """A queue that looks after the worker processes whenever a ``get`` times out."""
 
-    It would be the iterator that torchdata made for an earlier ``state_dict()`` call, which knows
-    nothing of a state that was loaded since.
-    """
-    loader._iter_for_state_dict = False
+    def __init__(self, results: Any, workers: Sequence[Any]) -> None:
+        self._results = results
+        self._workers = workers
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        try:
+            return self._results.get(block, timeout)
+        except queue.Empty:
+            for worker in self._workers:
+                if worker.exitcode is not None:
+                    raise WorkerDiedError(_epitaph(worker)) from None
+            raise
+
+
+def _epitaph(worker: Any) -> str:
+    how = f"ended with exit code {worker.exitcode}"
+    if worker.exitcode < 0:
+        how = f"was killed by signal {-worker.exitcode}"
+    return (
+        f"worker process {worker.pid}, which runs dataset and transform, {how}: if the machine is "
+        "short of memory, use fewer workers or smaller samples"
+    )
 
 
 # Patches

@@ -2,6 +2,10 @@
 
 import ast
 import inspect
+import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ import torch
 from torchdata.nodes import IterableWrapper
 from torchdata.nodes.map import _ParallelMapperIter, _SingleThreadedMapper
 
+from odb_nodes.errors import WorkerDiedError
 from odb_nodes.nodes import upstream
 from odb_nodes.nodes.upstream import BaseNode, Loader, Mapper, ParallelMapper, Prefetcher
 
@@ -177,41 +182,46 @@ def test_a_state_can_be_put_into_the_nodes_around_its_own(around: Any) -> None:
     upstream.stop(node)
 
 
-def test_the_state_of_a_loader_is_that_of_its_root_and_a_count() -> None:
-    source = numbers()
-    for _ in range(7):
-        next(source)
-    loader = Loader(numbers())
-    loader.load_state_dict(upstream.loader_state(source.state_dict()))
-    assert list(loader) == list(range(7, 20))
-    assert set(loader.state_dict()) == {"root", "num_yielded"}
+def die_at_five(item: int) -> int:
+    if item == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
 
 
-def test_a_loader_caches_the_state_it_took_while_it_looked_ahead() -> None:
-    loader = Loader(numbers())
-    list(loader)
-    loader.load_state_dict(loader.state_dict())  # the end: torchdata looks ahead, and restarts
-    iterator: Any = iter(loader)
-    assert iterator._cached_item is None
-    assert iterator._cached_state_dict is not None
-    upstream.forget_cached_state(iterator)
-    for _ in range(3):
-        next(iterator)
-    again = Loader(numbers())
-    again.load_state_dict(loader.state_dict())
-    assert list(again) == list(range(3, 20))
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.usefixtures("all_threads_end")
+def test_a_watched_mapper_notices_a_dead_worker_process(prefetch: int) -> None:
+    workers: dict[str, Any] = {"method": "process", "multiprocessing_context": "fork"}
+    mapper = upstream.WatchedMapper(numbers(), die_at_five, num_workers=1, **workers)
+    node: Any = Prefetcher(mapper, prefetch_factor=prefetch) if prefetch else mapper
+    with pytest.raises(WorkerDiedError, match="was killed by signal 9"):
+        list(node)
+    assert isinstance(mapper.died, WorkerDiedError)
+    upstream.stop(node)
 
 
-def test_a_loader_asked_for_its_state_first_keeps_that_iterator_for_the_next_iter() -> None:
-    loader = Loader(numbers())
-    loader.state_dict()
-    assert loader._iter_for_state_dict is True
-    source = numbers()
-    for _ in range(7):
-        next(source)
-    loader.load_state_dict(upstream.loader_state(source.state_dict()))
-    upstream.forget_iterator_of_state(loader)
-    assert list(loader) == list(range(7, 20))
+def test_a_forked_child_drops_a_mapper_with_workers_in_silence() -> None:
+    script = """
+import gc, os
+from torchdata.nodes import IterableWrapper
+from odb_nodes.nodes.upstream import ParallelMapper, stop
+node = ParallelMapper(
+    IterableWrapper(range(9)), abs, num_workers=1, method="process", multiprocessing_context="fork"
+)
+next(node)
+child = os.fork()
+if not child:
+    node = None
+    gc.collect()
+    os._exit(0)
+os.waitpid(child, 0)
+stop(node)
+node = None
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "Exception ignored" not in done.stderr
 
 
 def test_end_of_data_stays_the_end_and_reset_begins_again() -> None:
