@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 PERCENTS = (50, 95, 99, 100)
+MOST_REASONS = 50
 
 
 @dataclass(kw_only=True, slots=True)
@@ -23,6 +24,7 @@ class Report:
         examples: A place, as ``file:line``, for each reason.
         unread_keys: Columns and message keys that nothing reads, with the number of their rows.
         histogram: Length in tokens -> samples of it.
+        shown: A place and the sample found there, for a person to look at.
         files: What was read.
     """
 
@@ -35,10 +37,13 @@ class Report:
     examples: dict[str, str] = field(default_factory=dict)
     unread_keys: Counter[str] = field(default_factory=Counter)
     histogram: Counter[int] = field(default_factory=Counter)
+    shown: str = ""
     files: list[str] = field(default_factory=list)
 
     def drop(self, reason: str, place: str) -> None:
-        """Count a row that gives no sample."""
+        """Count a row that gives no sample; a template's own words may be endlessly many."""
+        if reason not in self.dropped and len(self.dropped) >= MOST_REASONS:
+            reason = "other reasons"
         self.dropped[reason] += 1
         self.examples.setdefault(reason, place)
 
@@ -54,6 +59,7 @@ class Report:
             examples={**other.examples, **self.examples},
             unread_keys=self.unread_keys + other.unread_keys,
             histogram=self.histogram + other.histogram,
+            shown=self.shown or other.shown,
             files=self.files or other.files,
         )
 
@@ -82,6 +88,7 @@ class Report:
             "unread_keys": dict(self.unread_keys),
             "lengths": self.lengths,
             "histogram": {str(length): n for length, n in sorted(self.histogram.items())},
+            "shown": self.shown,
             "files": list(self.files),
         }
 
@@ -98,6 +105,7 @@ class Report:
             examples=dict(values["examples"]),
             unread_keys=Counter(values["unread_keys"]),
             histogram=Counter({int(length): n for length, n in values["histogram"].items()}),
+            shown=values["shown"],
             files=list(values["files"]),
         )
 

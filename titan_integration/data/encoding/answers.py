@@ -72,16 +72,13 @@ class Conversation:
             self._check_complete(self._full)
         return self._full
 
-    def samples(self) -> list[Rendered]:
-        """One text with all answers, or one for each.
+    def whole(self) -> Rendered | None:
+        """One text with all answers; None where it would not show each one's context.
 
         Raises:
-            RowError: The template refuses the conversation, or leaves part of an answer out.
+            RowError: The template refuses the conversation, or leaves part of it out.
         """
-        if self.template.has_marks:
-            return [self._marked()]
-        whole = self._whole()
-        return [self.alone(i) for i in self.answers] if whole is None else [whole]
+        return self._marked() if self.template.has_marks else self._unmarked()
 
     def alone(self, i: int) -> Rendered:
         """Answer ``i`` in the context that the model sees before it writes it."""
@@ -105,15 +102,15 @@ class Conversation:
         whole = prompt + _closing(prompt, asked[common:], self.messages[i]) + turn[common:]
         return Rendered(whole, ((len(prompt), len(whole)),), (i,))
 
-    def _whole(self) -> Rendered | None:
-        """One text with all answers; None where it would not show each one's context.
+    def _unmarked(self) -> Rendered | None:
+        """The full text and the spans that the model would write.
 
         Answers of one kind are taken to be written alike, so that only the first of each kind is
         compared with what the model would see: the cost grows with the number of messages.
         """
         full, last = self.full, self.answers[-1]
         text = full.text.rstrip("\n")
-        leads: dict[Any, str] = {}
+        leads: dict[Any, str | None] = {}
         spans = []
         for i in self.answers:
             if i not in full.turns:

@@ -93,7 +93,7 @@ class ChatTemplate:
         return Rendering(*marks.take_out(text))
 
     def adapted(self, messages: list[Message]) -> list[Message]:
-        """Copies of messages with reasoning, tool arguments and call ids as this template reads them."""
+        """Copies of messages whose reasoning and tool calls are as this template reads them."""
         copies = [dict(message) for message in messages]
         for message in copies:
             if REASONING in message and REASONING not in self.names:
@@ -147,7 +147,9 @@ class ChatTemplate:
         return False
 
 
-def find_templates(folder: str | Path, config: Mapping[str, Any], choice: str | None) -> dict[str, str]:
+def find_templates(
+    folder: str | Path, config: Mapping[str, Any], choice: str | None
+) -> dict[str, str]:
     """The sources of the templates to use: ``default``, and ``tool_use`` for rows with tools.
 
     Args:
@@ -165,12 +167,14 @@ def find_templates(folder: str | Path, config: Mapping[str, Any], choice: str | 
     if choice is not None:
         if choice not in named:
             raise UserError(
-                f"data.chat_template must be a file or a template of the tokenizer, got {choice!r}; "
-                f"{known}"
+                "data.chat_template must be a file or a template of the tokenizer, "
+                f"got {choice!r}; {known}"
             )
         return {"default": named[choice]}
     if named and "default" not in named:
-        raise UserError(f"no chat template is the default one: {known}; choose by --data.chat_template")
+        raise UserError(
+            f"no chat template is the default one: {known}; choose by --data.chat_template"
+        )
     return {name: named[name] for name in ("default", "tool_use") if name in named}
 
 

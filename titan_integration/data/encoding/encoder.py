@@ -62,12 +62,16 @@ class Encoder:
         tokenizer: Of the model.
         encoding: What to do.
 
+    Attributes:
+        one_each: Whether every row is taken to give one sample, as no check has counted them.
+
     Raises:
         UserError: The chat template is not valid, or not there.
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, encoding: Encoding) -> None:
         self.encoding = encoding
+        self.one_each = False
         self._now = datetime.now()
         self._load(tokenizer)
 
@@ -75,13 +79,19 @@ class Encoder:
         """Encode one sample.
 
         Raises:
-            TooLongError: It is longer than ``max_len``, and ``too_long`` is "error".
+            Refused: The row needs a decision; the check before training asks for it.
         """
         row, part = item
         try:
-            [sample] = self.tokenize([self.plan(row, only=part).parts[0]])
+            plan = self.plan(row, only=part)
+            if self.one_each and plan.count > 1:
+                raise Refused(
+                    f"a row gives {plan.count} samples, which the check before training has to "
+                    "count; leave out --data.no-check"
+                )
+            [sample] = self.tokenize(plan.parts)
             return self.labelled(sample)
-        except TooLongError:
+        except Refused:
             raise
         except RowError:
             return None
@@ -94,7 +104,7 @@ class Encoder:
             only: Make no more than this part.
 
         Raises:
-            RowError: The row cannot be trained on.
+            RowError: The row cannot be trained on, or has no such part.
         """
         document = to_document(row, self.encoding.reading)
         if document.messages:
@@ -102,7 +112,7 @@ class Encoder:
         ids, ranges = self._plain(document)
         pieces = self._pieces(ids, ranges)
         parts = pieces if only is None else pieces[only : only + 1]
-        return Plan(parts=parts, answers=1, unread=document.unread, is_chat=False)
+        return Plan(parts=parts, count=len(pieces), answers=1, unread=document.unread)
 
     def tokenize(self, parts: Sequence[Rendered | Encoded]) -> list[Encoded]:
         """Tokenize the parts of several plans; all cores take part where there are many.
@@ -158,13 +168,16 @@ class Encoder:
             answers = answers[-1:]
         conversation = Conversation(template, messages, tools, answers)
         # A part after the first exists only where each answer is a sample of its own.
-        parts: list[Rendered | Encoded]
-        if only:
-            parts = [conversation.alone(answers[only])]
-        else:
-            parts = [*conversation.samples()]
-        unread = document.unread | template.unread(document.messages, document.tools)
-        return Plan(parts=parts, answers=len(document.answers), unread=unread, is_chat=True)
+        whole = None if only else conversation.whole()
+        wanted = answers if only is None else answers[only : only + 1]
+        parts = [conversation.alone(i) for i in wanted] if whole is None else [whole]
+        return Plan(
+            parts=[*parts],
+            count=len(answers) if whole is None else 1,
+            answers=len(document.answers),
+            unread=document.unread | template.unread(document.messages, document.tools),
+            template=template,
+        )
 
     def _plain(self, document: Document) -> tuple[np.ndarray, np.ndarray]:
         """Ids and targets of a text, with BOS and EOS exactly once, or of a tokenized row."""
@@ -177,13 +190,13 @@ class Encoder:
         bos, eos = self.tokenizer.bos_token, self.tokenizer.eos_token
         text = document.text.removeprefix(bos or "").removesuffix(eos or "")
         [encoding] = encode_batch(self.tokenizer.tokenizer, [text])
-        before = [] if self.tokenizer.bos_id is None else [self.tokenizer.bos_id]
+        before: list[int] = [] if self.tokenizer.bos_id is None else [self.tokenizer.bos_id]
         after = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
         ids = np.array([*before, *encoding.ids, *after], np.int64)
         return ids, np.ones(len(ids), bool)
 
     def _pieces(self, ids: np.ndarray, targets: np.ndarray) -> list[Rendered | Encoded]:
-        """The whole; or pieces of ``max_len`` tokens, each of which predicts the next one's first."""
+        """The whole, or pieces of ``max_len`` tokens; each predicts the first of the next."""
         size = self.encoding.max_len if self.encoding.too_long == "chunk" else len(ids)
         pieces: list[Rendered | Encoded] = []
         for begin in range(0, max(1, len(ids) - 1), max(1, size)):
@@ -233,12 +246,14 @@ class Encoder:
         # A compiled chat template cannot be pickled; the tokenizer's folder says it all.
         return {
             "encoding": self.encoding,
+            "one_each": self.one_each,
             "_now": self._now,
             "tokenizer": self.tokenizer.tokenizer_path,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.encoding, self._now = state["encoding"], state["_now"]
+        self.encoding, self.one_each = state["encoding"], state["one_each"]
+        self._now = state["_now"]
         self._load(ChatTokenizer(tokenizer_path=state["tokenizer"]))
 
 
@@ -247,13 +262,15 @@ class Plan:
     """What a row is made into.
 
     Attributes:
-        parts: The samples, tokenized or still to be.
-        answers: Answers in the row, those that are not trained on included.
+        parts: The samples, tokenized or still to be; all of them, or the one that was asked for.
+        count: Samples of the row.
+        answers: Answers in the row, those that are not trained on included; a text is one.
         unread: Keys that neither the format nor the chat template reads.
-        is_chat: Whether it is a conversation.
+        template: Of a conversation.
     """
 
     parts: list[Rendered | Encoded]
+    count: int
     answers: int
     unread: frozenset[str]
-    is_chat: bool
+    template: ChatTemplate | None = None

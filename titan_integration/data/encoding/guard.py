@@ -1,4 +1,4 @@
-"""Guarding a conversation's own text against control tokens, without changing what it renders to."""
+"""A conversation's own text guarded against control tokens, with what it renders to kept."""
 
 from typing import Any
 

@@ -18,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # A code point that Unicode keeps out of texts; rows that hold it are refused.
 MARK = "\ufdd0"
+Span = tuple[int, int]
 TURN, LOOP_END, GENERATION = "__turn__", "__loop_end__", "__generation__"
 GENERATION_START, GENERATION_END = "start", "end"
 
@@ -58,9 +59,7 @@ def environment(now: datetime) -> Environment:
     Args:
         now: What ``strftime_now`` tells, so that a run's prompts do not change at midnight.
     """
-    made = Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
-    )
+    made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
     made.filters["tojson"] = _to_json
     made.globals["raise_exception"] = _raise
     made.globals["strftime_now"] = now.strftime
@@ -153,15 +152,15 @@ class Marks:
         """What the marked template calls."""
         return {TURN: self._turn, LOOP_END: self._loop_end, GENERATION: self._write}
 
-    def take_out(self, marked: str) -> tuple[str, dict[int, tuple[int, int]], list[tuple[int, int]]]:
+    def take_out(self, marked: str) -> tuple[str, dict[int, Span], list[Span]]:
         """The text, the span of each message's turn in it, and the spans of generation blocks.
 
         No spans where marks were lost on the way, as in a text that a template kept for later.
         """
         pieces = marked.split(MARK)
         text = "".join(pieces)
-        turns: dict[int, tuple[int, int]] = {}
-        generated: list[tuple[int, int]] = []
+        turns: dict[int, Span] = {}
+        generated: list[Span] = []
         if len(pieces) != len(self._events) + 1:
             return text, turns, generated
         at = begin = start = 0

@@ -150,4 +150,5 @@ def _straddles(encoding: Encoding, text: str, span: Span) -> bool:
     if token == len(encoding.ids):
         return False
     # Offsets may leave out the space before a word, which is in its token nevertheless.
-    return encoding.token_to_chars(token)[0] < begin or text[begin - 1] == " "
+    held = encoding.token_to_chars(token)
+    return (held is not None and held[0] < begin) or text[begin - 1] == " "

@@ -58,7 +58,9 @@ class Fields:
         """Columns that hold something and were not read."""
         empty: tuple[Any, ...] = (None, "", [], {})
         return frozenset(
-            str(key) for key, value in self.row.items() if key not in self._read and value not in empty
+            str(key)
+            for key, value in self.row.items()
+            if key not in self._read and value not in empty
         )
 
 

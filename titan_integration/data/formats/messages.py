@@ -19,6 +19,4 @@ def read(fields: Fields, reading: Reading) -> Document:
     if name is None:
         raise RowError("no 'messages'")
     tools = read_tools(fields.get("tools") or fields.get("functions"))
-    return conversation(
-        fields.get(name), reading, system=fields.text(*SYSTEM_COLUMNS), tools=tools
-    )
+    return conversation(fields.get(name), reading, system=fields.text(*SYSTEM_COLUMNS), tools=tools)

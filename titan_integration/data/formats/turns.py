@@ -94,7 +94,9 @@ def read_turn(turn: Any, roles: Mapping[str, str]) -> Turn:
         content.calls, message["content"] = read_calls(content.text) + content.calls, ""
     if any(mark in content.text for mark in PLACEHOLDERS) and role != "assistant":
         raise refuse_media("images")
-    calls = content.calls + read_calls(fields.get("tool_calls") or fields.get("function_call") or [])
+    calls = content.calls + read_calls(
+        fields.get("tool_calls") or fields.get("function_call") or []
+    )
     if calls:
         message["tool_calls"] = calls
     reasoning = content.reasoning or next(
