@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from titan_integration.data.sources.fingerprint import fingerprint_files
 from titan_integration.errors import UserError
 
 _BOM = b"\xef\xbb\xbf"
@@ -87,13 +88,18 @@ class Rows(Sequence[Any]):
     """The rows of several files, one after the other. Raises UserError as :class:`RowFile`."""
 
     def __init__(self, paths: Sequence[str], max_rows: int | None = None) -> None:
-        self.files: list[RowFile] = []
+        self._files: list[RowFile] = []
         self._ends: list[int] = []
         for path in paths:
             left = None if max_rows is None else max_rows - len(self)
             file = RowFile(path, left)
-            self.files.append(file)
+            self._files.append(file)
             self._ends.append(len(self) + len(file))
+
+    @property
+    def files(self) -> list[str]:
+        """The files, as they were named."""
+        return [str(file.path) for file in self._files]
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -101,6 +107,10 @@ class Rows(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         file, row = self._locate(index)
         return file[row]
+
+    def fingerprint(self) -> str:
+        """Digest of the files; see ``Table``."""
+        return fingerprint_files(file.path for file in self._files)
 
     def where(self, index: int) -> str:
         """``file:line`` of a row, for messages."""
@@ -112,7 +122,7 @@ class Rows(Sequence[Any]):
             raise IndexError(f"row must be in [0, {len(self)}), got {index}")
         which = int(np.searchsorted(self._ends, index, side="right"))
         start = self._ends[which - 1] if which else 0
-        return self.files[which], index - start
+        return self._files[which], index - start
 
 
 def _elements(text: str, start_byte: int) -> Iterator[tuple[int, int, int]]:
