@@ -87,20 +87,20 @@ def converted(
     """
 
     def make(path: Path) -> None:
-        schema, batches = read(file.path)
-        with (
-            progress(f"converting {file.given}", file.size) as shown,
-            path.open("wb") as out,
-            ipc.new_stream(out, schema.remove_metadata()) as stream,
-        ):
-            for batch, done in batches:
-                stream.write_batch(batch.replace_schema_metadata(None))
-                shown.to(int(min(1.0, done) * file.size))
+        try:
+            schema, batches = read(file.path)
+            with (
+                progress(f"converting {file.given}", file.size) as shown,
+                path.open("wb") as out,
+                ipc.new_stream(out, schema.remove_metadata()) as stream,
+            ):
+                for batch, done in batches:
+                    stream.write_batch(batch.replace_schema_metadata(None))
+                    shown.to(int(min(1.0, done) * file.size))
+        except pa.ArrowException as error:
+            raise refused(file, error) from error
 
-    try:
-        made = file.cache.made_from(file.path, "arrow", make)
-    except pa.ArrowException as error:
-        raise refused(file, error) from error
+    made = file.cache.made_from(file.path, "arrow", make)
     stream = File.at(made, file.cache)
     return ArrowTable(file=file, stream=stream, fix=fix)
 

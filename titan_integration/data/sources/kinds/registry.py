@@ -33,6 +33,10 @@ _REFUSED = (
 )
 
 
+class UnknownKindError(UserError):
+    """A file that no kind matches."""
+
+
 def open_file(path: Path, options: Options, cache: Cache) -> Table:
     """The rows of one file, whatever its kind.
 
@@ -61,14 +65,16 @@ def _open(file: File, options: Options) -> Table:
         raise UserError(f"{file.given} is a tar archive: unpack it, and give the folder")
     kind = next((kind for kind in KINDS if kind.matches(file, head)), None)
     if kind is None:
-        raise UserError(_unknown(file, head))
+        raise UnknownKindError(_unknown(file, head))
     return kind.open(file, options)
 
 
 def _unknown(file: File, head: bytes) -> str:
     if not head:
         return f"{file.given} is empty"
-    start = head[:40].decode("ascii", "replace").split("\n")[0].encode("ascii", "replace").decode()
+    start = "".join(
+        char for char in head[:40].decode("latin-1").split("\n")[0] if " " <= char < "\x7f"
+    )
     return (
         f"cannot tell what {file.given} is, which begins with {start!r}: rows may be JSON, parquet "
         "or Arrow under any name, .csv, .tsv or .txt, each of them compressed or not"
