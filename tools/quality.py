@@ -89,15 +89,17 @@ def _train(kind: str, seed: int, samples: int, out: Path) -> None:
 
 
 def _build(kind: str, seed: int, samples: int, folder: str) -> Any:
-    from torchtitan.components.checkpointer import CheckpointManager
-    from torchtitan.components.metrics import MetricsProcessor
-    from torchtitan.components.optimizer import LRSchedulersContainer
-    from torchtitan.config import DebugConfig, TrainingConfig
-
     from configs.debug import debug_config
     from configs.llama3 import small
     from configs.models import with_dense_flex
     from titan_integration.data.config import UNLIMITED_STEPS, DataConfig, OdbConfig
+    from titan_integration.upstream import (
+        CheckpointManager,
+        DebugConfig,
+        LRSchedulersContainer,
+        MetricsProcessor,
+        TrainingConfig,
+    )
 
     data = DataConfig(
         path=[str(CORPUS / "corpus.jsonl")],
@@ -142,7 +144,7 @@ def _fixed_steps(data: Any) -> int:
 
 
 def _tokenizer() -> Any:
-    from torchtitan.components.tokenizer import HuggingFaceTokenizer
+    from titan_integration.upstream import HuggingFaceTokenizer
 
     return HuggingFaceTokenizer(tokenizer_path=str(CORPUS / "tokenizer"))
 
@@ -189,9 +191,9 @@ def held_out_loss(model: Any) -> float:
 def _held_out_batches() -> Iterator[dict[str, Any]]:
     from odb_nodes import PadCollate, odb_loader
     from titan_integration.data.encoding import Encoder
-    from titan_integration.data.rows import Rows
+    from titan_integration.data.inputs.open import Inputs
 
-    rows = Rows([str(CORPUS / "heldout.jsonl")], None)
+    rows = Inputs(paths=[str(CORPUS / "heldout.jsonl")]).open()
     encoder = Encoder(_tokenizer(), max_len=TOKENS, too_long="drop")
     collate = PadCollate(positions=True)
     budget = {"token_budget": 2 * TOKENS, "window": 512, "prefetch": 0}

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from titan_integration.data.encoding import Encoder
 from titan_integration.data.formats import RowError
-from titan_integration.data.rows import Rows
+from titan_integration.data.sources.table import Table
 from titan_integration.errors import UserError
 from titan_integration.process_groups import gather
 
@@ -27,7 +27,7 @@ class Findings:
 
 
 def check_rows(
-    rows: Rows,
+    rows: Table,
     encoder: Encoder,
     *,
     skip_errors: bool,
@@ -57,7 +57,7 @@ def check_rows(
     reasons: Counter[str] = sum((share.reasons for share in shares), Counter())
     examples = {reason: place for share in shares for reason, place in share.examples.items()}
     if not usable:
-        paths = ", ".join(str(file.path) for file in rows.files)
+        paths = ", ".join(rows.files[:3])
         why = "; ".join(f"{n} x {reason}" for reason, n in reasons.most_common(3)) or "it is empty"
         raise UserError(f"no row of {paths} can be trained on ({why}); see --data.format")
     for reason, count in reasons.most_common():
@@ -66,7 +66,7 @@ def check_rows(
 
 
 def _check_share(
-    rows: Rows, encoder: Encoder, indices: Iterable[int], skip_errors: bool
+    rows: Table, encoder: Encoder, indices: Iterable[int], skip_errors: bool
 ) -> Findings:
     found = Findings()
     for index in indices:

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torchtitan.components.dataloader import BaseDataLoader
-from torchtitan.components.tokenizer import HuggingFaceTokenizer
 
 from odb_nodes import (
     OdbLoader,
@@ -26,10 +24,10 @@ from odb_nodes.types import OdbBatch, StepInfo
 from titan_integration.data.checks import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding import IGNORE_INDEX, Encoder
-from titan_integration.data.rows import Rows
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
+from titan_integration.upstream import BaseDataLoader, HuggingFaceTokenizer
 
 NEW_DATA_REMEDY = (
     "undo the change, train to another --dump_folder, or begin the data anew with "
@@ -69,7 +67,8 @@ class OdbDataLoader(BaseDataLoader):
         """Of no effect; torchtitan's validator sets it."""
 
         purpose: str = "train"
-        """Loaders of different purposes exchange over different groups."""
+        """Loaders of different purposes exchange over different groups; "held_out" reads the rows
+        that ``data.validation_fraction`` keeps from training."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class OdbDataLoader(BaseDataLoader):
     ) -> None:
         self.config = config
         self.dp_rank, self.dp_world_size = dp_rank, dp_world_size
-        self.rows = Rows(config.data.path, config.data.max_samples)
+        self.rows = config.data.inputs().open(held_out=config.purpose == "held_out")
         self.encoder = Encoder(
             tokenizer, max_len=seq_len, form=config.data.format, too_long=config.data.too_long
         )

@@ -3,18 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from datasets import Dataset  # type: ignore[import-untyped]
-from torchtitan.components.dataloader import ParallelAwareDataloader
-from torchtitan.components.tokenizer import HuggingFaceTokenizer
-from torchtitan.hf_datasets.text_datasets import ChatDataset
+from datasets import Dataset
 
 from titan_integration.data.checks import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding import Encoder
 from titan_integration.data.formats import RowError, to_document
-from titan_integration.data.rows import Rows
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group
+from titan_integration.upstream import ChatDataset, HuggingFaceTokenizer, ParallelAwareDataloader
 
 
 class StockDataLoader(ParallelAwareDataloader):
@@ -41,7 +38,7 @@ class StockDataLoader(ParallelAwareDataloader):
         **_: Any,
     ) -> None:
         data = config.data
-        rows = Rows(data.path, data.max_samples)
+        rows = data.inputs().open()
         encoder = Encoder(tokenizer, max_len=seq_len, form=data.format, too_long="drop")
         check_rows(
             rows,

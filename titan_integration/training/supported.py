@@ -3,23 +3,23 @@
 import math
 from typing import Any
 
-from torchtitan.components.checkpointer import CheckpointManager
-from torchtitan.components.loss import ChunkedLossWrapper
-from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
-from torchtitan.models.common.decoder import Decoder
-from torchtitan.models.common.token_dispatcher import (
-    DeepEPTokenDispatcher,
-    HybridEPTokenDispatcher,
-    MinimalAsyncEPTokenDispatcher,
-)
-from torchtitan.trainer import Trainer
-
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.errors import UserError
 from titan_integration.training.dense_attention import DenseFlexAttention
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.validator import OdbValidator
+from titan_integration.upstream import (
+    CheckpointManager,
+    ChunkedLossWrapper,
+    Decoder,
+    DeepEPTokenDispatcher,
+    FlexAttention,
+    HybridEPTokenDispatcher,
+    MinimalAsyncEPTokenDispatcher,
+    ScaledDotProductAttention,
+    Trainer,
+)
 
 FLEX_BLOCK = 128  # tokens; flex_attention's kernels work on blocks of them
 BOUNDED_DISPATCHERS = (
@@ -47,7 +47,7 @@ def length_multiple(config: Trainer.Config, wanted: int) -> int:
 
 def check_supported(config: Trainer.Config, data: DataConfig) -> None:
     """Raise UserError, with the remedy, on a configuration that cannot run."""
-    if not data.path:
+    if not data.has_rows:
         return
     longest = _model_limit(config)
     if longest is not None and config.training.seq_len > longest:
@@ -68,14 +68,14 @@ def check_supported(config: Trainer.Config, data: DataConfig) -> None:
 
 
 def _check_validation(config: Trainer.Config, data: DataConfig) -> None:
-    if not data.validation_path:
+    if not data.has_validation:
         return
     if not config.validator.enable:
-        raise UserError("data.validation_path needs a validator, got none; set --validator.enable")
+        raise UserError("held-out rows need a validator, got none; set --validator.enable")
     got = type(config.validator)
     if not issubclass(got, OdbValidator.Config):
         raise UserError(
-            f"validator must be an {OdbValidator.Config.__qualname__} with data.validation_path, "
+            f"validator must be an {OdbValidator.Config.__qualname__} with held-out rows, "
             f"got {got.__qualname__}; see titan_integration.training.with_odb.with_odb"
         )
     _check_degrees(config)  # torchtitan's own batches may have them, these may not

@@ -1,7 +1,7 @@
 """All that a run reads, training rows or held-out ones, as one mixture of sources."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from titan_integration.data.inputs.joined import First, Split
@@ -32,7 +32,7 @@ class Inputs:
     max_samples: int | None = None
     validation_fraction: float = 0.0
     seed: int = 0
-    cache: Cache
+    cache: Cache = field(default_factory=Cache)
 
     def check(self) -> None:
         """Raise UserError on what cannot be read, as far as that is seen without reading."""

@@ -3,14 +3,9 @@
 import logging
 import re
 import stat
+from contextlib import suppress
 from glob import glob, has_magic
 from pathlib import Path
-
-from datasets.data_files import (  # type: ignore[import-untyped]
-    EmptyDatasetError,
-    get_data_patterns,
-    resolve_pattern,
-)
 
 from titan_integration.data.inputs.joined import Joined
 from titan_integration.data.sources.cache import Cache
@@ -90,6 +85,8 @@ def open_path(path: str, options: Options, cache: Cache) -> Table:
 
 def _files_of(folder: Path, options: Options) -> list[str]:
     """Paths of a folder's files, in order; where names tell splits, of one of them."""
+    from datasets.data_files import EmptyDatasetError, get_data_patterns, resolve_pattern
+
     try:
         patterns = get_data_patterns(str(folder.resolve()))
     except (FileNotFoundError, EmptyDatasetError):
@@ -102,9 +99,11 @@ def _files_of(folder: Path, options: Options) -> list[str]:
     else:
         split = choose_split(str(folder), list(splits), options)
         logger.info("%s has the splits %s: reading %s", folder, ", ".join(splits), split)
-    found = (resolve_pattern(pattern, str(folder.resolve())) for pattern in splits[split])
-    inside = {str(folder / Path(path).relative_to(folder.resolve())) for p in found for path in p}
-    return sorted(inside)
+    inside = set()
+    for pattern in splits[split]:
+        with suppress(FileNotFoundError):  # not every spelling of a split is there
+            inside.update(resolve_pattern(pattern, str(folder.resolve())))
+    return sorted(str(folder / Path(path).relative_to(folder.resolve())) for path in inside)
 
 
 def _open_all(name: str, paths: list[str], cache: Cache) -> Table:

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import datasets  # type: ignore[import-untyped]
+from typing import TYPE_CHECKING, Any
 
 from titan_integration.data.sources.cache import Cache
 from titan_integration.data.sources.fingerprint import combine, fingerprint_files
@@ -12,6 +10,9 @@ from titan_integration.data.sources.kind import Options
 from titan_integration.data.sources.kinds.arrow import without_nulls
 from titan_integration.data.sources.table import Table, check_index
 from titan_integration.errors import UserError
+
+if TYPE_CHECKING:
+    import datasets  # takes a second to import: only where it is needed
 
 _DEFAULT_SPLIT = "train"
 
@@ -26,7 +27,7 @@ class DatasetTable:
     """
 
     name: str
-    data: datasets.Dataset
+    data: "datasets.Dataset"
     _fingerprint: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +66,8 @@ def is_saved(folder: Path) -> bool:
 
 def open_saved(folder: Path, options: Options) -> Table:
     """A folder of ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``."""
+    import datasets
+
     try:
         found = datasets.load_from_disk(str(folder))
     except Exception as error:  # of any library below it
@@ -78,6 +81,8 @@ def open_saved(folder: Path, options: Options) -> Table:
 
 def open_named(name: str, options: Options, cache: Cache) -> Table:
     """A dataset by its name on the Hub: ``owner/name`` or ``owner/name:configuration``."""
+    import datasets
+
     path, _, configuration = name.partition(":")
     try:
         split = options.split
