@@ -27,10 +27,12 @@ class SpanTable(FileTable):
     Args:
         spans: First byte and number of bytes of each row, ``[rows, 2]``.
         read: ``bytes -> row``; a ValueError of it says what is wrong with the row.
+        by_line: No row has a newline in it.
     """
 
     spans: Spans
     read: Callable[[bytes], Any]
+    by_line: bool
     _fd: int | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -44,9 +46,23 @@ class SpanTable(FileTable):
             raise UserError(f"{self.where(index)} {_reason(error)}") from error
 
     def where(self, index: int, /) -> str:
-        """``file:line``; the lines are counted now, which reads the file up to there."""
+        """``file:line``; the lines are counted now, from what lies between the rows if that
+        is enough, else by reading the file up to there."""
         offset = int(self.spans[check_index(index, len(self)), 0])
+        if self.by_line:
+            return f"{self.file.given}:{index + 1 + self._blank_lines_before(index)}"
         return f"{self.file.given}:{line_at(self.file.path, offset)}"
+
+    def _blank_lines_before(self, index: int) -> int:
+        """Rows are a line each: what else there is lies in gaps of more than a newline."""
+        starts = self.spans[: index + 1, 0]
+        ends = np.concatenate([[-1], starts[:-1] + self.spans[:index, 1]])  # of the row before
+        blank = 0
+        with self.file.path.open("rb") as raw:
+            for at in np.flatnonzero(starts - ends > 1):
+                raw.seek(int(ends[at]) + 1)
+                blank += raw.read(int(starts[at] - ends[at]) - 1).count(b"\n")
+        return blank
 
     def _bytes(self, offset: int, size: int) -> bytes:
         if self._fd is None:
@@ -67,6 +83,8 @@ def open_spans(
     kind: str,
     find: Callable[[BinaryIO, File], Iterator[Spans]],
     read: Callable[[bytes], Any],
+    *,
+    by_line: bool,
 ) -> SpanTable:
     """A table of what ``find`` finds, which is looked up if it was found before."""
 
@@ -77,7 +95,7 @@ def open_spans(
 
     found = file.cache.made_from(file.path, kind, make)
     spans = np.fromfile(found, "<i8") if not found.stat().st_size else np.memmap(found, "<i8", "r")
-    return SpanTable(file=file, spans=spans.reshape(-1, 2), read=read)
+    return SpanTable(file=file, spans=spans.reshape(-1, 2), read=read, by_line=by_line)
 
 
 def find_lines(raw: BinaryIO, file: File) -> Iterator[Spans]:

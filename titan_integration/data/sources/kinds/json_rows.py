@@ -49,12 +49,12 @@ def _is_value(line: bytes, kinds: type | tuple[type, ...] = object) -> bool:
 
 def open_lines(file: File, options: Options) -> Table:
     """A row per line that is not blank."""
-    return open_spans(file, "lines", find_lines, json.loads)
+    return open_spans(file, "lines", find_lines, json.loads, by_line=True)
 
 
 def open_values(file: File, options: Options) -> Table:
     """A row per element of the one list, or per value of the file."""
-    return open_spans(file, "values", find_values, json.loads)
+    return open_spans(file, "values", find_values, json.loads, by_line=False)
 
 
 def find_values(raw: BinaryIO, file: File) -> Iterator[Spans]:

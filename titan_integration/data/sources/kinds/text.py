@@ -10,7 +10,7 @@ SUFFIXES = {".txt", ".text", ".md"}
 
 def open_text(file: File, options: Options) -> Table:
     """A row per line."""
-    return open_spans(file, "lines", find_lines, _read)
+    return open_spans(file, "lines", find_lines, _read, by_line=True)
 
 
 def _read(line: bytes) -> dict[str, str]:
