@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from titan_integration.data.encoding import TooLong
-from titan_integration.data.formats import Format
+from titan_integration.data.encoding.encoder import Encoding, TooLong, TrainOn
+from titan_integration.data.formats import NAMES
+from titan_integration.data.formats.document import Preference, Reading
 from titan_integration.data.inputs.open import Inputs
 from titan_integration.data.inputs.paths import check_path
 from titan_integration.data.sources.cache import Cache
@@ -89,8 +90,24 @@ class DataConfig:
     validation_fraction: float = 0.0
     """Instead of ``validation_path``: hold out this part of each source's rows, by position."""
 
-    format: Format = "auto"
-    """How rows are read; "auto" decides for every row by its keys."""
+    format: str = "auto"
+    """How rows are read: messages, sharegpt, alpaca, prompt_response, preference, text or tokens;
+    "auto" decides for every row by its keys."""
+
+    columns: list[str] = field(default_factory=list)
+    """Columns of other names, as standard=own: prompt=my_question,response=my_answer."""
+
+    roles: list[str] = field(default_factory=list)
+    """Roles of other names, as own=standard: customer=user,bot=assistant."""
+
+    preference: Preference = "refuse"
+    """Rows with good and bad answers: an error, or "chosen": train on the good ones only."""
+
+    train_on: TrainOn = "all"
+    """Answers of a conversation that carry loss: all of them or the last."""
+
+    chat_template: str | None = None
+    """A Jinja file, or the name of one of the tokenizer's templates; by default its own."""
 
     max_samples: int | None = None
     """Only the first so many rows of ``path``."""
@@ -102,10 +119,11 @@ class DataConfig:
     """End after the step at which so many samples were trained on, over all ranks."""
 
     too_long: TooLong = "error"
-    """A sample longer than ``training.seq_len``: an error before training, cut off, or dropped."""
+    """A sample longer than ``training.seq_len``: an error before training, cut off, dropped, or,
+    if it is plain text, cut into several samples ("chunk")."""
 
     check: bool = True
-    """Read every row once before training (the ranks share the work)."""
+    """Encode every row once before training (the ranks share the work); kept for a resume."""
 
     shuffle: bool = True
     """Draw a new order for every epoch."""
@@ -133,6 +151,7 @@ class DataConfig:
             raise UserError(
                 "data.path must name at least one file, got none; or --data.odb.no-enable"
             )
+        self.encoding(max_len=1)
         if self.has_rows:
             self.inputs().check()
         if self.validation_path and self.validation_fraction:
@@ -150,6 +169,24 @@ class DataConfig:
         _at_least(0, "data.odb.num_workers", self.odb.num_workers)
         if self.odb.timeout_s <= 0:
             raise UserError(f"data.odb.timeout_s must be positive, got {self.odb.timeout_s}")
+
+    def encoding(self, max_len: int) -> Encoding:
+        """What is done to rows for a model that takes ``max_len`` tokens. Raises UserError."""
+        if self.format not in NAMES:
+            raise UserError(f"data.format must be one of {', '.join(NAMES)}, got {self.format!r}")
+        reading = Reading(
+            form=self.format,
+            columns=_pairs("columns", self.columns, "prompt=my_question"),
+            roles=_pairs("roles", self.roles, "bot=assistant"),
+            preference=self.preference,
+        )
+        return Encoding(
+            reading=reading,
+            max_len=max_len,
+            too_long=self.too_long,
+            train_on=self.train_on,
+            chat_template=self.chat_template,
+        )
 
     def inputs(self) -> Inputs:
         """What is to be read, as these fields say."""
@@ -179,6 +216,17 @@ class DataConfig:
         if self.epochs is None and self.sample_quota is None:
             return 1
         return self.epochs
+
+
+def _pairs(name: str, given: list[str], example: str) -> dict[str, str]:
+    """``["a=b"]`` as ``{"a": "b"}``."""
+    found: dict[str, str] = {}
+    for item in given:
+        key, sign, value = (part.strip() for part in item.partition("="))
+        if not (key and sign and value) or key in found:
+            raise UserError(f"data.{name} must be pairs as in {example}, each once, got {item!r}")
+        found[key] = value
+    return found
 
 
 def _at_least(least: int, name: str, value: int) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +22,11 @@ from odb_nodes import (
     unpack_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
-from titan_integration.data.checks import check_rows
+from titan_integration.data.checks.cache import Checked
+from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
-from titan_integration.data.encoding import IGNORE_INDEX, Encoder
+from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
+from titan_integration.data.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
@@ -43,6 +46,7 @@ class OdbDataLoader(BaseDataLoader):
     one blob, the same on all ranks, so that torchtitan can load it at any data-parallel degree.
 
     Attributes:
+        samples: The samples of one epoch, dropped ones included.
         totals: Counts of what was delivered; of this rank where they differ between ranks.
         info: What the batch delivered last holds.
         exhausted: Whether no rank will get another batch in this run.
@@ -70,6 +74,9 @@ class OdbDataLoader(BaseDataLoader):
         """Loaders of different purposes exchange over different groups; "held_out" reads the rows
         that ``data.validation_fraction`` keeps from training."""
 
+        check_folder: str | None = None
+        """Keeps what the check of the rows found, for a resumed run."""
+
     def __init__(
         self,
         config: Config,
@@ -83,11 +90,9 @@ class OdbDataLoader(BaseDataLoader):
         self.config = config
         self.dp_rank, self.dp_world_size = dp_rank, dp_world_size
         self.rows = config.data.inputs().open(held_out=config.purpose == "held_out")
-        self.encoder = Encoder(
-            tokenizer, max_len=seq_len, form=config.data.format, too_long=config.data.too_long
-        )
+        self.encoder = Encoder(tokenizer, config.data.encoding(max_len=seq_len))
         self.group = data_group("state", dp_rank, dp_world_size)
-        self.loader = self._make_loader()
+        self.use(None)
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
         self.info: StepInfo | None = None
@@ -96,7 +101,10 @@ class OdbDataLoader(BaseDataLoader):
         self._filler: torch.Tensor | None = None  # a token to fill up the last step with
 
     def check(self) -> None:
-        """Check tokenizer and rows; all ranks together. Raises UserError, the same on all."""
+        """Check tokenizer and rows, and count the samples that each row gives.
+
+        All ranks together, before anything is loaded or read. Raises UserError, the same on all.
+        """
         data, tokenizer = self.config.data, self.encoder.tokenizer
         size, limit = tokenizer.get_vocab_size(), self.config.vocab_size
         if limit is not None and size > limit:
@@ -105,14 +113,25 @@ class OdbDataLoader(BaseDataLoader):
                 "set --hf_assets_path to the model's tokenizer"
             )
         if data.check:
-            check_rows(
-                self.rows,
-                self.encoder,
-                skip_errors=data.odb.on_error == "skip",
-                dp_rank=self.dp_rank,
-                dp_world_size=self.dp_world_size,
-                group=self.group,
+            folder = self.config.check_folder
+            self.use(
+                check_rows(
+                    self.rows,
+                    self.encoder,
+                    skip_errors=data.odb.on_error == "skip",
+                    dp_rank=self.dp_rank,
+                    dp_world_size=self.dp_world_size,
+                    group=self.group,
+                    folder=None if folder is None else Path(folder),
+                )
             )
+
+    def use(self, checked: Checked | None) -> None:
+        """Take the samples that a check has counted; without one, a row is one sample."""
+        self.checked = checked
+        self.encoder.one_each = checked is None
+        self.samples = SampleIndex(self.rows, None if checked is None else checked.counts)
+        self.loader = self._make_loader()
 
     def __iter__(self) -> Iterator[TitanBatch]:
         while not self.exhausted:
@@ -216,7 +235,7 @@ class OdbDataLoader(BaseDataLoader):
     def _longest_batch(self) -> int:
         """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
         odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
-        most = odb.token_budget if odb.layout == "packed" else self.encoder.max_len
+        most = odb.token_budget if odb.layout == "packed" else self.encoder.encoding.max_len
         return -(-most // multiple) * multiple
 
     def _make_loader(self) -> OdbLoader:
@@ -228,7 +247,7 @@ class OdbDataLoader(BaseDataLoader):
             longest=self._longest_batch(),
         )
         return odb_loader(
-            self.rows,
+            self.samples,
             self.encoder,
             token_budget=TokenBudget(odb.token_budget, rounding=None if packed else rounding),
             window=odb.window,

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from titan_integration.data.audit import AuditLog
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.data.dataloader import NEW_DATA_REMEDY, OdbDataLoader, TitanBatch
+from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.stock import StockDataLoader
 from titan_integration.errors import UserError
 from titan_integration.training.metrics import OdbMetricsProcessor
@@ -24,6 +26,7 @@ from titan_integration.training.validator import OdbValidator, validation_data
 from titan_integration.upstream import (
     BaseCheckpointManager,
     CheckpointManager,
+    HuggingFaceTokenizer,
     LRSchedulersContainer,
     MetricsProcessor,
     Trainer,
@@ -67,6 +70,8 @@ class OdbTrainer(Trainer):
 
         def __post_init__(self) -> None:
             Trainer.Config.__post_init__(self)
+            if type(self.tokenizer) is HuggingFaceTokenizer.Config:
+                self.tokenizer = ChatTokenizer.Config()  # Takes any chat template.
             if self.data.has_rows and self.data.odb.enable:
                 self.dataloader = self._odb_loader(self.data, "train")
             elif self.data.has_rows:
@@ -87,6 +92,7 @@ class OdbTrainer(Trainer):
                 pad_to_multiple_of=length_multiple(self, data.odb.pad_to_multiple_of),
                 vocab_size=getattr(model, "vocab_size", None),
                 purpose=purpose,
+                check_folder=str(Path(self.dump_folder) / "row_checks"),
             )
 
     config: Config
@@ -177,7 +183,7 @@ class OdbTrainer(Trainer):
         assert isinstance(self.lr_schedulers, SampleLRSchedulers)
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
-        whole = None if data.num_epochs is None else len(odb.rows) * data.num_epochs
+        whole = None if data.num_epochs is None else len(odb.samples) * data.num_epochs
         self.samples_total = whole
         goals = [n for n in (whole, data.sample_quota) if n is not None]
         steps = self.config.training.steps
