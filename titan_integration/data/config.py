@@ -8,7 +8,7 @@ from titan_integration.data.encoding.encoder import Encoding, TooLong, TrainOn
 from titan_integration.data.formats import NAMES
 from titan_integration.data.formats.document import Preference, Reading
 from titan_integration.data.inputs.open import Inputs
-from titan_integration.data.inputs.paths import check_path
+from titan_integration.data.inputs.paths import check_path, is_pipe
 from titan_integration.data.sources.cache import Cache
 from titan_integration.errors import UserError
 
@@ -80,6 +80,10 @@ class DataConfig:
 
     split: str | None = None
     """Of datasets that have several, e.g. "test" or "train[:10%]"; by default "train"."""
+
+    streaming: bool = False
+    """Read ``path`` once, in its order, and never all of it: pipes ("-" is standard input), JSON
+    lines and datasets larger than the disk. Resumes on as many ranks as saved."""
 
     validation_path: list[str] = field(default_factory=list)
     """Held-out rows for ``--validator.enable``: every one of them at every validation."""
@@ -154,6 +158,8 @@ class DataConfig:
         self.encoding(max_len=1)
         if self.has_rows:
             self.inputs().check()
+        if self.streaming:
+            self._check_streaming()
         if self.validation_path and self.validation_fraction:
             raise UserError(
                 "data.validation_path and data.validation_fraction both hold out rows: set one"
@@ -187,6 +193,24 @@ class DataConfig:
             train_on=self.train_on,
             chat_template=self.chat_template,
         )
+
+    def _check_streaming(self) -> None:
+        """Raise UserError on what needs rows by number, or more than one reading of a pipe."""
+        for name, remedy in (
+            ("mix", "interleave with the datasets library, or do not stream"),
+            ("validation_fraction", "name held-out rows by --data.validation_path"),
+            ("max_samples", "set --data.sample_quota, or --training.steps"),
+        ):
+            if getattr(self, name):
+                raise UserError(f"a stream cannot have data.{name}: {remedy}")
+        if not self.odb.enable:
+            raise UserError("data.streaming needs ODB batches, got --data.odb.no-enable")
+        pipe = next((path for path in self.path if is_pipe(path)), None)
+        if pipe is not None and (self.epochs or 1) > 1:
+            raise UserError(
+                f"a pipe can be read once, got data.epochs {self.epochs} for {pipe}; "
+                "write its rows to a file, or let it send them as often as wanted"
+            )
 
     def inputs(self) -> Inputs:
         """What is to be read, as these fields say."""

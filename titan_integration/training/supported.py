@@ -65,6 +65,18 @@ def check_supported(config: Trainer.Config, data: DataConfig) -> None:
     _check_parallelism(config)
     _check_batches(config, data)
     _check_components(config)
+    _check_schedule(config, data)
+
+
+def _check_schedule(config: Trainer.Config, data: DataConfig) -> None:
+    schedule = config.lr_scheduler
+    assert isinstance(schedule, SampleLRSchedulers.Config)
+    if data.streaming and schedule.unit != "steps" and data.sample_quota is None:
+        raise UserError(
+            f"a learning rate in {schedule.unit} must know how long the run is, which a stream "
+            "does not say: set --data.sample_quota, or --lr_scheduler.unit steps with "
+            "--training.steps"
+        )
 
 
 def _check_validation(config: Trainer.Config, data: DataConfig) -> None:

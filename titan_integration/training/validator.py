@@ -106,6 +106,7 @@ def validation_data(data: DataConfig) -> DataConfig:
             data,
             path=data.validation_path,
             mix=[],
+            streaming=False,
             split=data.validation_split,
             max_samples=None,
         )

@@ -71,7 +71,7 @@ def open_saved(folder: Path, options: Options) -> Table:
     try:
         found = datasets.load_from_disk(str(folder))
     except Exception as error:  # of any library below it
-        raise UserError(f"cannot read the dataset in {folder}: {_line(error)}") from error
+        raise UserError(f"cannot read the dataset in {folder}: {first_line(error)}") from error
     if isinstance(found, datasets.Dataset):
         no_split(str(folder), options)
         return DatasetTable(name=str(folder), data=found)
@@ -95,7 +95,7 @@ def open_named(name: str, options: Options, cache: Cache) -> Table:
     except Exception as error:  # of any library below it
         raise UserError(
             f"{name} is no file or folder here, and cannot be loaded as a dataset of that name "
-            f"({_line(error)}); give a path, or a name as on huggingface.co"
+            f"({first_line(error)}); give a path, or a name as on huggingface.co"
         ) from error
     return DatasetTable(name=f"{name} ({split})", data=found)
 
@@ -119,5 +119,6 @@ def no_split(name: str, options: Options) -> None:
         raise UserError(f"{name} has no splits, got --data.split {options.split}; leave it out")
 
 
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What a library says, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
