@@ -27,7 +27,7 @@ from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
 from titan_integration.data.index import SampleIndex
-from titan_integration.data.rows import Rows
+from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
@@ -72,7 +72,8 @@ class OdbDataLoader(BaseDataLoader):
         """Of no effect; torchtitan's validator sets it."""
 
         purpose: str = "train"
-        """Loaders of different purposes exchange over different groups."""
+        """Loaders of different purposes exchange over different groups; "held_out" reads the rows
+        that ``data.validation_fraction`` keeps from training."""
 
         check_folder: str | None = None
         """Keeps what the check of the rows found, for a resumed run."""
@@ -89,7 +90,7 @@ class OdbDataLoader(BaseDataLoader):
     ) -> None:
         self.config = config
         self.dp_rank, self.dp_world_size = dp_rank, dp_world_size
-        self.rows = Rows(config.data.path, config.data.max_samples)
+        self.rows = self._open_rows()
         self.encoder = Encoder(tokenizer, config.data.encoding(max_len=seq_len))
         self.group = data_group("state", dp_rank, dp_world_size)
         self.use(None)
@@ -105,13 +106,8 @@ class OdbDataLoader(BaseDataLoader):
 
         All ranks together, before anything is loaded or read. Raises UserError, the same on all.
         """
-        data, tokenizer = self.config.data, self.encoder.tokenizer
-        size, limit = tokenizer.get_vocab_size(), self.config.vocab_size
-        if limit is not None and size > limit:
-            raise UserError(
-                f"the tokenizer may have at most the model's {limit} tokens, got {size}; "
-                "set --hf_assets_path to the model's tokenizer"
-            )
+        self.check_tokenizer()
+        data = self.config.data
         if data.check:
             folder = self.config.check_folder
             self.use(
@@ -124,6 +120,15 @@ class OdbDataLoader(BaseDataLoader):
                     group=self.group,
                     folder=None if folder is None else Path(folder),
                 )
+            )
+
+    def check_tokenizer(self) -> None:
+        """Raise UserError if it has more tokens than the model."""
+        size, limit = self.encoder.tokenizer.get_vocab_size(), self.config.vocab_size
+        if limit is not None and size > limit:
+            raise UserError(
+                f"the tokenizer may have at most the model's {limit} tokens, got {size}; "
+                "set --hf_assets_path to the model's tokenizer"
             )
 
     def use(self, checked: Checked | None) -> None:
@@ -238,18 +243,31 @@ class OdbDataLoader(BaseDataLoader):
         most = odb.token_budget if odb.layout == "packed" else self.encoder.encoding.max_len
         return -(-most // multiple) * multiple
 
-    def _make_loader(self) -> OdbLoader:
-        data, odb = self.config.data, self.config.data.odb
-        packed = odb.layout == "packed"
-        rounding = Rounding(
+    def _open_rows(self) -> Mixture:
+        return self.config.data.inputs().open(held_out=self.config.purpose == "held_out")
+
+    def _rounding(self) -> Rounding:
+        return Rounding(
             multiple=self.config.pad_to_multiple_of,
-            per_doubling=odb.shape_buckets,
+            per_doubling=self.config.data.odb.shape_buckets,
             longest=self._longest_batch(),
         )
+
+    def _collate(self) -> PadCollate:
+        layout = self.config.data.odb.layout
+        return PadCollate(pad_to_multiple_of=self._rounding(), layout=layout, positions=True)
+
+    def _budget(self) -> TokenBudget:
+        odb = self.config.data.odb
+        rounding = None if odb.layout == "packed" else self._rounding()
+        return TokenBudget(odb.token_budget, rounding=rounding)
+
+    def _make_loader(self) -> OdbLoader:
+        data, odb = self.config.data, self.config.data.odb
         return odb_loader(
             self.samples,
             self.encoder,
-            token_budget=TokenBudget(odb.token_budget, rounding=None if packed else rounding),
+            token_budget=self._budget(),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -262,11 +280,7 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=PadCollate(
-                pad_to_multiple_of=rounding,
-                layout=odb.layout,
-                positions=True,
-            ),
+            collate=self._collate(),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,

@@ -3,14 +3,13 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from datasets import Dataset  # type: ignore[import-untyped]
+from datasets import Dataset
 
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import Encoder
 from titan_integration.data.formats import to_document
 from titan_integration.data.formats.document import Reading, RowError
-from titan_integration.data.rows import Rows
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group
 from titan_integration.upstream import ChatDataset, HuggingFaceTokenizer, ParallelAwareDataloader
@@ -40,7 +39,7 @@ class StockDataLoader(ParallelAwareDataloader):
         **_: Any,
     ) -> None:
         data = config.data
-        rows = Rows(data.path, data.max_samples)
+        rows = data.inputs().open()
         encoding = replace(data.encoding(max_len=seq_len), too_long="drop")
         reading = encoding.reading
         encoder = Encoder(tokenizer, encoding)

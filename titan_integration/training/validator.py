@@ -24,7 +24,7 @@ class OdbValidator(Validator):
 
     @dataclass(kw_only=True, slots=True)
     class Config(Validator.Config):
-        """The dataloader is made from ``data.validation_path``; without it, it is torchtitan's."""
+        """The dataloader is made from the held-out rows; without any, it is torchtitan's."""
 
     def __init__(self, config: Config, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
@@ -99,12 +99,19 @@ class _KeepsLoader:
 
 
 def validation_data(data: DataConfig) -> DataConfig:
-    """All rows of ``data.validation_path``, once, in file order; batched as the training rows."""
+    """All held-out rows, once, in file order; batched as the training rows."""
     prefix = data.audit_log
+    if data.validation_path:
+        data = replace(
+            data,
+            path=data.validation_path,
+            mix=[],
+            streaming=False,
+            split=data.validation_split,
+            max_samples=None,
+        )
     return replace(
         data,
-        path=data.validation_path,
-        max_samples=None,
         epochs=1,
         sample_quota=None,
         shuffle=False,

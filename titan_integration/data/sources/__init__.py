@@ -1,5 +1,4 @@
-"""One file, folder or dataset as a table of rows: one module per kind, told apart by content.
+"""Tables of rows, and what all kinds of them share: files, fingerprints, a cache, byte spans.
 
-A new kind is a module with a ``Kind`` and its entry in ``registry.KINDS``. May import
-``titan_integration.errors``; knows no format of rows, no tokenizer, no other rank.
+May import ``titan_integration.errors``; knows no format of rows, no tokenizer, no other rank.
 """
