@@ -20,7 +20,14 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("odb_nodes", "titan_integration", "hf_integration")
 PAGE = ROOT / "docs" / "errors.md"
 # Not told to a user: they are turned into other errors, or end the process on purpose.
-INTERNAL = {"StopIteration", "Interrupted", "AssertionError", "SystemExit", "IndexError"}
+INTERNAL = {
+    "StopIteration",
+    "AttributeError",
+    "Interrupted",
+    "AssertionError",
+    "SystemExit",
+    "IndexError",
+}
 
 
 class Message(NamedTuple):
@@ -38,9 +45,9 @@ class Message(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of the page: the class under whose heading it stands, and the message."""
+    """A row of the page: the classes in the heading above it, and the message."""
 
-    kind: str
+    kinds: tuple[str, ...]
     pattern: str
 
 
@@ -80,19 +87,19 @@ def all_messages() -> list[Message]:
 
 
 def rows_of(page: str) -> Iterator[Row]:
-    """Rows of the page's tables: ``| `message` | what to do |`` under ``## ... `Class` ...``."""
-    kinds: list[str] = []
+    """Rows of the page's tables, ``| `message` `another` | remedy |`` under ``## `Class` ...``."""
+    kinds: tuple[str, ...] = ()
     for line in page.splitlines():
         if line.startswith("#"):
-            kinds = re.findall(r"`(\w+)`", line)
-        elif match := re.match(r"\| `(.+?)` \|", line):
-            yield from (Row(kind, match[1].replace(r"\|", "|")) for kind in kinds)
+            kinds = tuple(re.findall(r"`(\w+)`", line))
+        elif match := re.match(r"\| (`.+?`) \|", line):
+            yield from (Row(kinds, pattern) for pattern in re.findall(r"`(.+?)`", match[1]))
 
 
 def explains(row: Row, message: Message) -> bool:
     """Whether a row is of this message: its class, and its words with ``...`` for anything."""
     pattern = re.sub(r"([*?\[])", r"[\1]", row.pattern).replace("...", "*")
-    return row.kind == message.kind and fnmatchcase(message.text, pattern)
+    return message.kind in row.kinds and fnmatchcase(message.text, pattern)
 
 
 def unexplained(messages: Sequence[Message], rows: Sequence[Row]) -> list[Message]:
@@ -119,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for message in shown:
         print(f"{message.kind} | `{message.text}` | ({message.place})")
     for row in unused(messages, rows):
-        print(f"nothing raises any more: {row.kind} | `{row.pattern}`")
+        print(f"nothing raises any more: {row.kinds} | `{row.pattern}`")
     return int(bool(unexplained(messages, rows) or unused(messages, rows)))
 
 
