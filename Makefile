@@ -56,7 +56,8 @@ test: lint ## lint, then run the whole test suite
 	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ARGS)
 
 docs: setup ## build the documentation as a site, in outputs/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'docs: outputs/site/index.html; with search: $(BIN)/python -m http.server -d outputs/site'
 
 verify: setup ## check the guarantees exhaustively on small worlds
 	$(BIN)/python -m tools.verify --full $(ARGS)
