@@ -1,4 +1,4 @@
-"""Draws the pictures of the README and of the architecture.
+"""Draws the pictures that are made of numbers or of words, not of a run.
 
 python -m tools.docs.drawings          # writes them to docs/img
 python -m tools.docs.drawings --check  # 1 if one there is not what is drawn now
@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tools.docs import architecture, padding
+from tools.docs import architecture, padding, places, window
 
 FOLDER = Path(__file__).parents[2] / "docs" / "img"
 DRAWINGS: dict[str, Callable[[], str]] = {
     "padding.svg": padding.draw,
     "architecture.svg": architecture.draw,
+    "window.svg": window.draw,
+    "places.svg": places.draw,
 }
 
 
