@@ -103,11 +103,11 @@ def explains(row: Row, message: Message) -> bool:
 
 
 def unexplained(messages: Sequence[Message], rows: Sequence[Row]) -> list[Message]:
-    """Messages for which the page has no row; those that are all computed have none to find."""
+    """Messages for which the page has no row; one without a word of its own is left out."""
     return [
         message
         for message in messages
-        if message.text != "..." and not any(explains(row, message) for row in rows)
+        if re.search(r"\w", message.text) and not any(explains(row, message) for row in rows)
     ]
 
 
