@@ -8,9 +8,9 @@ from typing import Any, Literal
 from torchdata.nodes import BaseNode, Prefetcher
 
 from odb_nodes.errors import StateError
-from odb_nodes.nodes.prepare import IndexedDataset, Outcome, Prepare, default_length, to_sample
 from odb_nodes.nodes.sampler_view import SamplerView
 from odb_nodes.nodes.upstream import WatchedMapper, stop
+from odb_nodes.samples.prepare import IndexedDataset, Outcome, Prepare, default_length, to_sample
 from odb_nodes.state.cursor import Positions
 from odb_nodes.state.drops import DropLog
 from odb_nodes.state.schema import check_mapper_state
@@ -60,9 +60,6 @@ class SampleMapper(BaseNode[Sample]):
     Raises:
         ValueError: An argument out of range.
     """
-
-    VIEW_KEY = "view"
-    DROPS_KEY = "drops"
 
     def __init__(
         self,
@@ -115,8 +112,8 @@ class SampleMapper(BaseNode[Sample]):
             self.drops = DropLog()
         else:
             state = check_mapper_state(initial_state)
-            self.view.reset(state[self.VIEW_KEY])
-            self.drops = DropLog.from_state(state[self.DROPS_KEY])
+            self.view.reset(state["view"])
+            self.drops = DropLog.from_state(state["drops"])
         self._cursor = self.view.cursor
         self._taken = self._cursor.taken
         self._ready: Iterator[Outcome] = iter(())
@@ -145,9 +142,13 @@ class SampleMapper(BaseNode[Sample]):
 
     def get_state(self) -> dict[str, Any]:
         return {
-            self.VIEW_KEY: self.view.state_of(self._cursor.advanced(self._taken)),
-            self.DROPS_KEY: self.drops.to_state(),
+            "view": self.view.state_of(self._cursor.advanced(self._taken)),
+            "drops": self.drops.to_state(),
         }
+
+    def check_state(self, state: Any) -> None:
+        """Raise ``StateError`` if ``reset`` would not accept this state; changes nothing."""
+        self.view.check_state(check_mapper_state(state)["view"])
 
     def views_at(self, positions: Positions) -> list[View]:
         """The current epoch's views at these positions."""

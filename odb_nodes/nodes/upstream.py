@@ -6,11 +6,12 @@ import queue
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from torchdata.nodes import ParallelMapper
+from torchdata.nodes import BaseNode, Loader, Mapper, ParallelMapper, PinMemory, Prefetcher
 from torchdata.nodes.map import _ParallelMapperIter
 
 from odb_nodes.errors import WorkerDiedError
 
+__all__ = ["BaseNode", "Loader", "Mapper", "ParallelMapper", "PinMemory", "Prefetcher"]
 T = TypeVar("T")
 
 
