@@ -47,7 +47,8 @@ class SpanTable(FileTable):
 
     def where(self, index: int, /) -> str:
         """``file:line``; the lines are counted now, from what lies between the rows if that
-        is enough, else by reading the file up to there."""
+        is enough, else by reading the file up to there.
+        """
         offset = int(self.spans[check_index(index, len(self)), 0])
         if self.by_line:
             return f"{self.file.given}:{index + 1 + self._blank_lines_before(index)}"
