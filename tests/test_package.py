@@ -33,11 +33,12 @@ class Environment:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
-        pip += ["--disable-pip-version-check", "install", "-q", "--no-deps", "--no-index"]
-        subprocess.run([*pip, *options], check=True)
         [packages] = folder.glob("lib/python*/site-packages")
         (packages / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+        pip += ["--disable-pip-version-check", "install", "-q", "--no-deps", "--no-index"]
+        pip += ["--ignore-installed"]  # what is lent may hold a checkout of the same version
+        subprocess.run([*pip, *options], check=True)
 
     def run(self, command: str, *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment as a user would, who has no PYTHONPATH."""
