@@ -24,9 +24,9 @@ from odb_nodes import (
 from odb_nodes.types import OdbBatch, StepInfo
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
+from titan_integration.data.checks.index import SampleIndex
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
-from titan_integration.data.index import SampleIndex
 from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError

@@ -91,7 +91,7 @@ def test_the_estimate_knows_models_and_their_memory(tmp_path: Path) -> None:
     assert found is not None
     assert found.parameters == pytest.approx(llama.parameters, rel=0.01)
     assert 4_000 < budget_in(80, llama, 8) < budget_in(140, llama, 8)
-    with pytest.raises(UserError, match="needs about .* GB per GPU on 1 GPUs"):
+    with pytest.raises(UserError, match=r"needs about .* GB per GPU on 1 GPUs"):
         budget_in(80, llama, 1)
     tiny = ModelShape(name="tiny", parameters=10_000, layers=1, dim=32, vocab=512)
     assert budget_in(8, tiny, 1) > 1_000_000

@@ -20,6 +20,9 @@ from typing import Any
 from titan_integration.data.encoding.chat_template import REASONING, ChatTemplate, Rendering
 from titan_integration.data.formats.document import Message, RowError
 
+SHORT = 16  # Messages; longer conversations have shapes of their own.
+MOST_SHAPES = 4096
+Span = tuple[int, int]
 _OPENED = re.compile(r"<(think|thinking|reasoning)>\s*\Z")
 _THOUGHT = re.compile(r"\s*(?:<think>)?(.*?)</think>", re.DOTALL)
 
@@ -63,6 +66,10 @@ class Conversation:
         self.tools = tools
         self.answers = answers
         self._full: Rendering | None = None
+        # Tools stand first in the prompt; their part in the shape is with the first message.
+        self._shape = tuple(
+            (self._kind(message), i == 0 and bool(tools)) for i, message in enumerate(messages)
+        )
 
     @property
     def full(self) -> Rendering:
@@ -83,8 +90,13 @@ class Conversation:
     def alone(self, i: int) -> Rendered:
         """Answer ``i`` in the context that the model sees before it writes it."""
         written = self._up_to(i)
-        begin, _ = written.turns.get(i, (None, None))
         text = written.text
+        begin, _ = written.turns.get(i, (None, None))
+        shape = self._shape[: i + 1]
+        if begin is not None and shape in self.template.leads:
+            lead = self.template.leads[shape]
+            if text.startswith(lead, begin):
+                return Rendered(text, ((begin + len(lead), len(text)),), (i,))
         try:
             prompt = self._prompt(i)
         except RowError:
@@ -93,6 +105,8 @@ class Conversation:
                 raise
             prompt = text[:begin] + self.template.generation_prompt
         if text.startswith(prompt):
+            if begin is not None and len(prompt) >= begin:
+                self._remember(shape, prompt[begin:])
             return Rendered(text, ((len(prompt), len(text)),), (i,))
         if begin is None:
             raise RowError("the chat template writes an answer otherwise than it asks for it")
@@ -106,25 +120,39 @@ class Conversation:
         """The full text and the spans that the model would write.
 
         Answers of one kind are taken to be written alike, so that only the first of each kind is
-        compared with what the model would see: the cost grows with the number of messages.
+        compared with what the model would see: the cost grows with the number of messages. So are
+        the answers of conversations of one shape.
         """
-        full, last = self.full, self.answers[-1]
-        text = full.text.rstrip("\n")
-        leads: dict[Any, str | None] = {}
+        shape = (self._shape, tuple(self.answers))
+        known = self.template.leads.get(shape, {})
+        if known is None:
+            return None
+        text = self.full.text.rstrip("\n")
+        leads: dict[Any, str | None] = dict(known)
         spans = []
         for i in self.answers:
-            if i not in full.turns:
+            span = self._span(i, text, leads)
+            if span is None:
+                self._remember(shape, None)
                 return None
-            begin, end = full.turns[i]
-            kind = self._kind(i)
-            lead = leads.get(kind)
-            if lead is None or not text.startswith(lead, begin):
-                lead = leads[kind] = self._verified_lead(i, text)
-            if lead is None:
-                return None
-            stop = len(text) if i == last else begin + len(text[begin:end].rstrip("\n"))
-            spans.append((begin + len(lead), stop))
+            spans.append(span)
+        if not known:
+            self._remember(shape, leads)
         return Rendered(text, tuple(spans), tuple(self.answers))
+
+    def _span(self, i: int, text: str, leads: dict[Any, str | None]) -> Span | None:
+        """Where answer ``i`` is in the full text; None if that shows it otherwise."""
+        if i not in self.full.turns:
+            return None
+        begin, end = self.full.turns[i]
+        kind = (self._shape[max(0, i - 1) : i + 1], self._shape[i + 1 : i + 2])
+        lead = leads.get(kind)
+        if lead is None or not text.startswith(lead, begin):
+            lead = leads[kind] = self._verified_lead(i, text)
+        if lead is None:
+            return None
+        stop = len(text) if i == self.answers[-1] else begin + len(text[begin:end].rstrip("\n"))
+        return begin + len(lead), stop
 
     def _verified_lead(self, i: int, text: str) -> str | None:
         """How the turn begins before the model writes; None if the full text shows it otherwise."""
@@ -134,13 +162,16 @@ class Conversation:
             written = self.full if i == len(self.messages) - 1 else self._up_to(i)
         except RowError:
             return None
-        if len(prompt) < begin or not text.startswith(prompt):
+        if len(prompt) < begin or not text.startswith(prompt) or i not in written.turns:
             return None
-        alone = written.turns.get(i)
-        same = alone is not None and written.text[slice(*alone)].rstrip("\n") == text[
-            begin:end
-        ].rstrip("\n")
-        return prompt[begin:] if same else None
+        alone = written.text[slice(*written.turns[i])].rstrip("\n")
+        return prompt[begin:] if alone == text[begin:end].rstrip("\n") else None
+
+    def _remember(self, shape: Any, lead: Any) -> None:
+        if len(self.messages) <= SHORT:
+            if len(self.template.leads) >= MOST_SHAPES:
+                self.template.leads.clear()
+            self.template.leads[shape] = lead
 
     def _marked(self) -> Rendered:
         full = self.full
@@ -157,6 +188,17 @@ class Conversation:
             tuple(span for span, _ in kept),
             tuple(owner for _, owner in kept),
             own_marks=True,
+        )
+
+    def _kind(self, message: Message) -> Any:
+        """What a template can tell messages apart by, their other words aside."""
+        content = message["content"]
+        return (
+            message["role"],
+            *message,
+            bool(content.strip()),
+            len(message.get("tool_calls") or ()),
+            *(probe for probe in self.template.probes if probe in content),
         )
 
     def _owner(self, full: Rendering, at: int) -> int:
@@ -195,19 +237,6 @@ class Conversation:
             return prompt[len(plain) :]
         added = self.template.generation_prompt
         return added if added and prompt.endswith(added) else ""
-
-    def _kind(self, i: int) -> Any:
-        """What a template can tell answers apart by, their words aside."""
-        message = self.messages[i]
-        following = self.messages[i + 1]["role"] if i + 1 < len(self.messages) else None
-        return (
-            self.messages[i - 1]["role"] if i else None,
-            tuple(sorted(message)),
-            bool(message["content"]),
-            "</think>" in message["content"],
-            len(message.get("tool_calls") or ()),
-            following,
-        )
 
     def _check_complete(self, rendering: Rendering, only: int | None = None) -> None:
         numbers = range(len(self.messages)) if only is None else [only]

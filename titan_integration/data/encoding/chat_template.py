@@ -11,10 +11,12 @@ from typing import Any
 from jinja2 import TemplateSyntaxError
 
 from titan_integration.data.encoding.marked_jinja import (
+    MARKS,
     Marks,
     environment,
     has_generation_marks,
     names_in,
+    probes_in,
     with_turn_marks,
 )
 from titan_integration.data.formats.document import Message, RowError
@@ -43,6 +45,12 @@ class Rendering:
 class ChatTemplate:
     """One compiled chat template.
 
+    Attributes:
+        names: Every name that it may read.
+        probes: Texts that it looks for in messages.
+        has_marks: Whether it has ``{% generation %}`` blocks.
+        leads: What is known of how it begins answers; see ``Conversation``.
+
     Args:
         source: Jinja.
         name: What to call it in messages.
@@ -60,6 +68,7 @@ class ChatTemplate:
         try:
             parsed = made.parse(source)
             self.names = names_in(parsed)
+            self.probes = probes_in(parsed)
             self.has_marks = has_generation_marks(parsed)
             self.source = source
             self._template = made.from_string(with_turn_marks(parsed))
@@ -69,6 +78,7 @@ class ChatTemplate:
                 "give another one by --data.chat_template FILE"
             ) from error
         self._special = dict(special)
+        self.leads: dict[Any, Any] = {}
 
     def render(
         self, messages: list[Message], tools: list[Any] | None = None, *, prompt: bool = False
@@ -85,7 +95,7 @@ class ChatTemplate:
                 tools=tools,
                 add_generation_prompt=prompt,
                 **self._special,
-                **marks.functions(),
+                **{MARKS: marks},
             )
         except Exception as error:  # Whatever a template raises is the template's verdict.
             words = " ".join(str(error).split())[:200] or type(error).__name__

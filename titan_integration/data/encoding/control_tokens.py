@@ -51,7 +51,16 @@ class ControlTokens:
         Raises:
             RowError: It holds a character that Unicode keeps out of texts.
         """
-        return any(self._occur_in(text) for text in _texts(value))
+        if isinstance(value, str):
+            if MARK in value or GUARD in value:
+                raise RowError("a text holds U+FDD0 or U+FDD1, which are no characters")
+            for beginning in self._beginnings:
+                if beginning in value:
+                    return self._pattern.search(value) is not None
+            return False
+        if isinstance(value, dict):
+            return any(map(self.occur_in, value)) or any(map(self.occur_in, value.values()))
+        return isinstance(value, list) and any(map(self.occur_in, value))
 
     def guarded(self, value: Any, name: str | None = None) -> Any:
         """A copy of ``value`` in which these names are broken, or that of one token."""
@@ -96,11 +105,6 @@ class ControlTokens:
         """Ids of the copy's control tokens -> those of the tokenizer."""
         found = {self.copy.token_to_id(_break(name)): number for name, number in self.names.items()}
         return {copied: number for copied, number in found.items() if copied is not None}
-
-    def _occur_in(self, text: str) -> bool:
-        if MARK in text or GUARD in text:
-            raise RowError("a text holds U+FDD0 or U+FDD1, which are no characters")
-        return any(b in text for b in self._beginnings) and bool(self._pattern.search(text))
 
 
 def _break(name: str) -> str:

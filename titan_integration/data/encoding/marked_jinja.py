@@ -7,20 +7,20 @@ as ``|[a]|[bc]|!``, which gives the turns (0, 3) and (3, 7) of ``[a][bc]!``.
 """
 
 import json
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from jinja2 import Environment, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # A code point that Unicode keeps out of texts; rows that hold it are refused.
 MARK = "\ufdd0"
 Span = tuple[int, int]
-TURN, LOOP_END, GENERATION = "__turn__", "__loop_end__", "__generation__"
-GENERATION_START, GENERATION_END = "start", "end"
+MARKS = "__marks__"  # What a marked template calls the marks of its rendering.
+GENERATION_START, GENERATION_END = "generation starts", "generation ends"
 
 
 class Generation(Extension):
@@ -32,8 +32,7 @@ class Generation(Extension):
         lineno = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         start, end = (
-            _call(GENERATION, nodes.Const(side), lineno=lineno)
-            for side in (GENERATION_START, GENERATION_END)
+            _mark(nodes.Const(side), lineno=lineno) for side in (GENERATION_START, GENERATION_END)
         )
         return [start, nodes.Scope(body, lineno=lineno), end]
 
@@ -45,12 +44,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind is LoopContext and attribute in _LOOP_ATTRIBUTES:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if type(obj) is Marks:
+            return obj.mark(argument)
+        if type(obj) is dict and type(argument) is str and argument in obj:
+            return obj[argument]
+        return super().getitem(obj, argument)
 
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
+_LOOP_ATTRIBUTES = frozenset(("first", "last", "index", "index0", "previtem", "nextitem"))
 
 
 def environment(now: datetime) -> Environment:
@@ -67,7 +77,7 @@ def environment(now: datetime) -> Environment:
 
 
 def with_turn_marks(template: nodes.Template) -> nodes.Template:
-    """Call ``__turn__(loop, item)`` at the start of each loop's pass, ``__loop_end__`` after it."""
+    """Mark the start of each loop's passes, with the item it is about, and the loop's end."""
     _mark_loops(template, iter(range(10**9)))
     return template
 
@@ -80,9 +90,21 @@ def names_in(template: nodes.Template) -> frozenset[str]:
     return frozenset(found | {value for value in constants if isinstance(value, str)})
 
 
+def probes_in(template: nodes.Template) -> list[str]:
+    """Texts that the template looks for in others, as ``</think>`` in an answer."""
+    found: set[Any] = set()
+    for compared in template.find_all(nodes.Compare):
+        found |= {node.value for node in compared.find_all(nodes.Const)}
+    for call in template.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr):
+            found |= {node.value for arg in call.args for node in arg.find_all(nodes.Const)}
+            found |= {arg.value for arg in call.args if isinstance(arg, nodes.Const)}
+    return sorted(text for text in found if isinstance(text, str) and text.strip())
+
+
 def has_generation_marks(template: nodes.Template) -> bool:
     """Whether the template says itself what the model writes."""
-    return any(node.name == GENERATION for node in template.find_all(nodes.Name))
+    return any(node.value == GENERATION_START for node in template.find_all(nodes.Const))
 
 
 def _mark_loops(node: nodes.Node, numbers: Any) -> None:
@@ -99,8 +121,8 @@ def _mark_loops(node: nodes.Node, numbers: Any) -> None:
             if isinstance(child, nodes.For):
                 number = nodes.Const(next(numbers))
                 items = [nodes.Name(name, "load") for name in _targets(child.target)]
-                child.body.insert(0, _call(TURN, number, *items, lineno=child.lineno))
-                marked.append(_call(LOOP_END, number, lineno=child.lineno))
+                child.body.insert(0, _mark(number, *items, lineno=child.lineno))
+                marked.append(_mark(number, lineno=child.lineno))
         setattr(node, name, marked)
 
 
@@ -109,10 +131,12 @@ def _targets(target: nodes.Node) -> list[str]:
     return [name.name for name in names]
 
 
-def _call(function: str, *arguments: nodes.Expr, lineno: int) -> nodes.Output:
-    called = nodes.Call(nodes.Name(function, "load"), list(arguments), [], None, None)
-    output = nodes.Output([called], lineno=lineno)
-    return output.set_lineno(lineno)  # type: ignore[return-value]
+def _mark(*arguments: nodes.Expr, lineno: int) -> nodes.Output:
+    """``{{ __marks__[arguments] }}``; a subscript, since the sandbox makes calls expensive."""
+    key = nodes.Tuple(list(arguments), "load")
+    output = nodes.Output([nodes.Getitem(nodes.Name(MARKS, "load"), key, "load")], lineno=lineno)
+    output.set_lineno(lineno)
+    return output
 
 
 def _to_json(
@@ -146,11 +170,24 @@ class Marks:
     def __init__(self, messages: list[Any]) -> None:
         self._numbers = {id(message): i for i, message in enumerate(messages)}
         self._loops: set[int] = set()
-        self._events: list[int | str] = []
+        self._events: list[int | str | None] = []
 
-    def functions(self) -> dict[str, Callable[..., str]]:
-        """What the marked template calls."""
-        return {TURN: self._turn, LOOP_END: self._loop_end, GENERATION: self._write}
+    def mark(self, about: tuple[Any, ...]) -> str:
+        """A mark, if it is one of a message, of the end of a loop over them, or of generation.
+
+        Args:
+            about: The number of a loop and the items of its pass, or that number alone at its
+                end; or one of the sides of a generation block.
+        """
+        first, *items = about
+        if isinstance(first, str):
+            return self._write(first)
+        for item in items:
+            number = self._numbers.get(id(item))
+            if number is not None:
+                self._loops.add(first)
+                return self._write(number)
+        return self._write(None) if not items and first in self._loops else ""
 
     def take_out(self, marked: str) -> tuple[str, dict[int, Span], list[Span]]:
         """The text, the span of each message's turn in it, and the spans of generation blocks.
@@ -177,17 +214,6 @@ class Marks:
                 turn, begin = event if isinstance(event, int) else None, at
         return text, turns, generated
 
-    def _turn(self, loop: int, *items: Any) -> str:
-        for item in items:
-            number = self._numbers.get(id(item))
-            if number is not None:
-                self._loops.add(loop)
-                return self._write(number)
-        return ""
-
-    def _loop_end(self, loop: int) -> str:
-        return self._write(LOOP_END) if loop in self._loops else ""
-
-    def _write(self, event: int | str) -> str:
+    def _write(self, event: int | str | None) -> str:
         self._events.append(event)
         return MARK

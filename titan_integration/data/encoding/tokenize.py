@@ -139,7 +139,7 @@ def _token_from(encoding: Encoding, at: int, length: int) -> int:
         if token is not None:
             return int(token)
         at += 1
-    return len(encoding.ids)
+    return len(encoding)
 
 
 def _straddles(encoding: Encoding, text: str, span: Span) -> bool:
@@ -147,7 +147,7 @@ def _straddles(encoding: Encoding, text: str, span: Span) -> bool:
     if not 0 < begin < len(text):
         return False
     token = _token_from(encoding, begin, len(text))
-    if token == len(encoding.ids):
+    if token == len(encoding):
         return False
     # Offsets may leave out the space before a word, which is in its token nevertheless.
     held = encoding.token_to_chars(token)

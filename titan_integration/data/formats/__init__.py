@@ -4,7 +4,6 @@ A format is a pair of functions, ``fits(fields) -> bool`` and ``read(fields, rea
 and a line in :data:`FORMATS`. Pure Python; may import ``titan_integration.errors``.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -70,7 +69,7 @@ def _fields(row: Any, reading: Reading) -> Fields:
         return Fields({"messages": row})
     if isinstance(row, str):
         return Fields({"text": row})
-    if not isinstance(row, Mapping):
+    if not isinstance(row, dict):
         raise RowError("neither an object nor a list of messages")
     return Fields(row, reading.columns)
 

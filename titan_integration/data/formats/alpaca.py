@@ -1,6 +1,5 @@
 """Rows with an ``instruction``: Alpaca and its many relatives, Dolly, Self-Instruct."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from titan_integration.data.formats.document import Document, Reading, RowError
@@ -48,7 +47,7 @@ def _source(fields: Fields) -> tuple[Fields, frozenset[str]]:
     instances = fields.get("instances")
     if not isinstance(instances, list) or not instances:
         return fields, frozenset()
-    if not isinstance(instances[0], Mapping):
+    if not isinstance(instances[0], dict):
         raise RowError("'instances' holds no objects")
     more = frozenset({"instances after the first"}) if len(instances) > 1 else frozenset[str]()
     return Fields(instances[0]), more

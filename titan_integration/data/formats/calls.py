@@ -1,7 +1,6 @@
 """Tool calls and tool descriptions in the one shape that chat templates read."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from titan_integration.data.formats.document import RowError
@@ -30,7 +29,7 @@ def read_tools(value: Any) -> list[Any] | None:
     if isinstance(value, str) and not value.strip():
         return None
     value = _parsed(value, "'tools' is not JSON")
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         value = [value]
     if not isinstance(value, list | None):
         raise RowError("'tools' is no list of tools")
@@ -39,8 +38,8 @@ def read_tools(value: Any) -> list[Any] | None:
 
 
 def _call(value: Any) -> dict[str, Any]:
-    function = value.get("function", value) if isinstance(value, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+    function = value.get("function", value) if isinstance(value, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise RowError("a tool call has no name")
     arguments = function.get("arguments", function.get("parameters", function.get("input")))
     call: dict[str, Any] = {
@@ -65,7 +64,7 @@ def _arguments(value: Any) -> Any:
 
 
 def _tool(value: Any) -> Any:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         raise RowError("'tools' is no list of tools")
     if "function" in value or "name" not in value:
         return value

@@ -36,7 +36,7 @@ def read_content(value: Any) -> Content:
         return Content()
     if isinstance(value, str):
         return Content(text=value)
-    if isinstance(value, Mapping) and "type" in value:
+    if isinstance(value, dict) and "type" in value:
         value = [value]
     if not isinstance(value, list):
         return Content(text=json.dumps(value, ensure_ascii=False))
@@ -58,7 +58,7 @@ def _add(content: Content, part: Any) -> None:
     if isinstance(part, str):
         content.text += part
         return
-    if not isinstance(part, Mapping):
+    if not isinstance(part, dict):
         raise RowError("a content part is not text")
     kind = part.get("type")
     if kind is None and isinstance(part.get("text"), str):

@@ -84,7 +84,7 @@ def read_turn(turn: Any, roles: Mapping[str, str]) -> Turn:
         RowError: It is no message, of an unknown role, or weighted by a fraction.
         Refused: It holds pictures.
     """
-    if not isinstance(turn, Mapping):
+    if not isinstance(turn, dict):
         raise RowError("a message is not an object")
     fields = Fields(turn)
     name, role = _role(fields, roles)
