@@ -2,17 +2,19 @@
 
 from typing import Any
 
-from torchtitan.components.checkpointer import CheckpointManager
-from torchtitan.components.loss import CrossEntropyLoss
-from torchtitan.components.optimizer import default_adamw
-from torchtitan.config import DebugConfig, TrainingConfig
-from torchtitan.models.common.config_utils import decoder_vocab_size
-from torchtitan.protocols.model_spec import ModelSpec
-
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig, OdbConfig
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.trainer import OdbTrainer
+from titan_integration.upstream import (
+    CheckpointManager,
+    CrossEntropyLoss,
+    DebugConfig,
+    ModelSpec,
+    TrainingConfig,
+    decoder_vocab_size,
+    default_adamw,
+)
 
 KEEP_ALL: dict[str, Any] = {  # of the training state, at the end and at the start
     "last_save_model_only": False,

@@ -5,19 +5,27 @@ from functools import partial
 from typing import Any
 
 from torch import nn
-from torchtitan.components.optimizer import default_adamw
-from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
-from torchtitan.models.common.attention import FlexAttention
-from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
-from torchtitan.models.llama3 import config_registry, model_registry
-from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock
-from torchtitan.protocols.model_spec import ModelSpec
 
 from configs.debug import DEBUG_VOCAB, debug_config
 from configs.models import with_dense_flex, with_sdpa
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.training.trainer import OdbTrainer
 from titan_integration.training.with_odb import with_odb
+from titan_integration.upstream import (
+    ComplexRoPE,
+    Embedding,
+    FlexAttention,
+    Linear,
+    Llama3Model,
+    Llama3TransformerBlock,
+    ModelSpec,
+    RMSNorm,
+    default_adamw,
+    llama3_configs,
+    llama3_registry,
+    make_ffn_config,
+    make_gqa_config,
+)
 
 
 def debug_odb() -> OdbTrainer.Config:
@@ -33,8 +41,8 @@ def debug_flex() -> OdbTrainer.Config:
 def llama3_8b_sft() -> OdbTrainer.Config:
     """Full fine-tune of Llama 3.1 8B from its Hugging Face weights in ``hf_assets_path``."""
     config = with_odb(
-        config_registry.llama3_8b(),
-        model_spec=model_registry("8B", attn_backend="varlen"),
+        llama3_configs.llama3_8b(),
+        model_spec=llama3_registry("8B", attn_backend="varlen"),
         optimizer=default_adamw(lr=1e-5),
         data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384, layout="packed")),
     )
@@ -46,7 +54,7 @@ def small(
     *, num_layers: int = 4, dim: int = 128, num_heads: int = 4, vocab_size: int = DEBUG_VOCAB
 ) -> ModelSpec:
     """A Llama 3 of that size, by default with the vocabulary of the docstring corpus."""
-    spec = model_registry("debugmodel")
+    spec = llama3_registry("debugmodel")
     matrix: dict[str, Callable[..., Any]] = {"weight": partial(nn.init.trunc_normal_, std=0.02)}
     head: dict[str, Callable[..., Any]] = {"weight": partial(nn.init.trunc_normal_, std=dim**-0.5)}
     # Torchtitan shards each place in its own way, by what it writes into the place's configuration.

@@ -3,10 +3,8 @@
 import dataclasses
 from typing import Any
 
-from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
-from torchtitan.protocols.model_spec import ModelSpec
-
 from titan_integration.training.dense_attention import DenseFlexAttention
+from titan_integration.upstream import FlexAttention, ModelSpec, ScaledDotProductAttention
 
 
 def with_vocab(spec: ModelSpec, vocab_size: int) -> ModelSpec:

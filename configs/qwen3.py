@@ -1,17 +1,16 @@
 """Qwen3: a small model for two CPU cores, and the full fine-tune of the 8B."""
 
-from torchtitan.models.qwen3 import config_registry, model_registry
-
 from configs.debug import DEBUG_VOCAB, debug_config
 from configs.models import with_layers, with_sdpa, with_vocab
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.training.trainer import OdbTrainer
 from titan_integration.training.with_odb import with_odb
+from titan_integration.upstream import qwen3_configs, qwen3_registry
 
 
 def debug_odb() -> OdbTrainer.Config:
     """Two layers of torchtitan's debug model."""
-    spec = with_layers(model_registry("debugmodel"), 2)
+    spec = with_layers(qwen3_registry("debugmodel"), 2)
     config = debug_config(with_sdpa(with_vocab(spec, DEBUG_VOCAB)))
     config.training.seq_len = 4096  # the most this model takes
     config.data.too_long = "drop"
@@ -21,8 +20,8 @@ def debug_odb() -> OdbTrainer.Config:
 def qwen3_8b_sft() -> OdbTrainer.Config:
     """Full fine-tune of Qwen3 8B from its Hugging Face weights in ``hf_assets_path``."""
     config = with_odb(
-        config_registry.sft_qwen3_8b_math(),
-        model_spec=model_registry("8B", attn_backend="varlen"),
+        qwen3_configs.sft_qwen3_8b_math(),
+        model_spec=qwen3_registry("8B", attn_backend="varlen"),
         data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384, layout="packed")),
     )
     config.checkpoint.initial_load_in_hf = True

@@ -18,8 +18,8 @@ LAYERS = (
     ("odb_nodes.loader",),
     ("odb_nodes",),
     ("odb_nodes.testing",),
-    ("titan_integration.errors", "titan_integration.cpu", "titan_integration.process_groups"),
-    ("titan_integration.upstream",),
+    ("titan_integration.errors", "titan_integration.process_groups"),
+    ("titan_integration.upstream", "titan_integration.cpu"),
     ("titan_integration.data",),
     ("titan_integration.training",),
     ("titan_integration",),
@@ -49,8 +49,10 @@ def imports_of(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES)
-            found.add(node.module)
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & MODULES.keys()
+            if names - MODULES.keys():  # `from package import module` needs only the module
+                found.add(node.module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found
@@ -129,6 +131,15 @@ def test_only_the_transport_knows_torch_distributed() -> None:
         and any(name.startswith("torch.distributed") for name in imports_of(path))
     ]
     assert users == ["odb_nodes.protocol.transport"]
+
+
+def test_only_one_module_names_torchtitan() -> None:
+    users = [
+        module
+        for module, path in MODULES.items()
+        if any(name.split(".")[0] == "torchtitan" for name in imports_of(path))
+    ]
+    assert users == ["titan_integration.upstream"]
 
 
 def test_nothing_in_the_library_reads_the_environment() -> None:

@@ -6,6 +6,8 @@ import resource
 import torch
 import torch._utils
 
+from titan_integration import upstream
+
 
 def is_cpu_only() -> bool:
     """Whether torch finds no accelerator here, so that :func:`patch` is needed."""
@@ -24,13 +26,10 @@ def patch() -> None:
     torch.cpu.current_device = lambda: 0  # type: ignore[assignment, return-value]
 
     from torch.nn.attention.flex_attention import create_block_mask
-    from torchtitan.components import metrics
-    from torchtitan.models.common import attention
 
-    # MetricsProcessor builds its monitor through this module global.
-    metrics.build_device_memory_monitor = CpuMemoryMonitor
-    # Compiling this takes half a minute a process on a CPU; masks are small there.
-    attention._compiled_create_block_mask = create_block_mask
+    # Compiling the function for masks takes half a minute per process on a CPU, where masks are
+    # small anyway.
+    upstream.replace_for_cpu(memory_monitor=CpuMemoryMonitor, create_block_mask=create_block_mask)
 
 
 class CpuMemoryMonitor:
@@ -44,11 +43,9 @@ class CpuMemoryMonitor:
 
     def get_peak_stats(self) -> object:
         """The process's peak so far; the system offers no way to reset it."""
-        from torchtitan.components.metrics import DeviceMemStats
-
         peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         percent = 100 * peak_gib / self.device_capacity_gib
-        return DeviceMemStats(peak_gib, percent, peak_gib, percent, 0, 0)
+        return upstream.DeviceMemStats(peak_gib, percent, peak_gib, percent, 0, 0)
 
     def reset_peak_stats(self) -> None:
         """Nothing to reset."""

@@ -46,10 +46,8 @@ def main() -> None:
 
 
 def _run() -> None:
-    import torchtitan.train
-    from torchtitan.config import ConfigManager
-
     from titan_integration.training.trainer import OdbTrainer
+    from titan_integration.upstream import ConfigManager, train_main
 
     try:
         config = ConfigManager().parse_args()
@@ -57,7 +55,7 @@ def _run() -> None:
         raise UserError(" ".join(str(error).split())) from error
     if isinstance(config, OdbTrainer.Config):
         config.validate()
-    torchtitan.train.main()
+    train_main()
 
 
 def _rank() -> int:

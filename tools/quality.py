@@ -89,15 +89,17 @@ def _train(kind: str, seed: int, samples: int, out: Path) -> None:
 
 
 def _build(kind: str, seed: int, samples: int, folder: str) -> Any:
-    from torchtitan.components.checkpointer import CheckpointManager
-    from torchtitan.components.metrics import MetricsProcessor
-    from torchtitan.components.optimizer import LRSchedulersContainer
-    from torchtitan.config import DebugConfig, TrainingConfig
-
     from configs.debug import debug_config
     from configs.llama3 import small
     from configs.models import with_dense_flex
     from titan_integration.data.config import UNLIMITED_STEPS, DataConfig, OdbConfig
+    from titan_integration.upstream import (
+        CheckpointManager,
+        DebugConfig,
+        LRSchedulersContainer,
+        MetricsProcessor,
+        TrainingConfig,
+    )
 
     data = DataConfig(
         path=[str(CORPUS / "corpus.jsonl")],
@@ -142,7 +144,7 @@ def _fixed_steps(data: Any) -> int:
 
 
 def _tokenizer() -> Any:
-    from torchtitan.components.tokenizer import HuggingFaceTokenizer
+    from titan_integration.upstream import HuggingFaceTokenizer
 
     return HuggingFaceTokenizer(tokenizer_path=str(CORPUS / "tokenizer"))
 

@@ -19,9 +19,8 @@ from titan_integration import cpu
 
 cpu.patch()
 
-from torchtitan.config import ConfigManager  # noqa: E402
-
 from titan_integration.training.trainer import OdbTrainer  # noqa: E402
+from titan_integration.upstream import ConfigManager  # noqa: E402
 
 
 class CheckedTrainer(OdbTrainer):

@@ -6,10 +6,8 @@ the way. Here every such cast and every float32 setting means float64.
 
 import torch
 
-from tests.titan import gradient_check
-
-# After gradient_check, which prepares torchtitan for a CPU.
-from torchtitan.config import TORCH_DTYPE_MAP  # isort: skip
+from tests.titan import gradient_check  # first: it prepares torchtitan for a CPU
+from titan_integration.upstream import TORCH_DTYPE_MAP
 
 
 def main() -> None:

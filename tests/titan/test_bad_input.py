@@ -5,13 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from torchtitan.components.checkpointer import BaseCheckpointManager
-from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
-from torchtitan.components.tokenizer import HuggingFaceTokenizer
-from torchtitan.models.common.token_dispatcher import (
-    LocalTokenDispatcher,
-    MinimalAsyncEPTokenDispatcher,
-)
 
 from configs import deepseek_v3
 from tests.titan.runs import Run
@@ -21,6 +14,14 @@ from titan_integration.data.encoding import Encoder, TooLong
 from titan_integration.data.rows import Rows
 from titan_integration.errors import UserError
 from titan_integration.training.trainer import OdbTrainer
+from titan_integration.upstream import (
+    BaseCheckpointManager,
+    ChunkedLossWrapper,
+    CrossEntropyLoss,
+    HuggingFaceTokenizer,
+    LocalTokenDispatcher,
+    MinimalAsyncEPTokenDispatcher,
+)
 
 Change = Callable[[OdbTrainer.Config], None]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torchtitan.components.tokenizer import HuggingFaceTokenizer
 
 from titan_integration.data.encoding import IGNORE_INDEX, Encoder
 from titan_integration.data.formats import RowError
+from titan_integration.upstream import HuggingFaceTokenizer
 
 LONG = "word " * 200
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from torch import nn
-from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 
 from titan_integration.errors import UserError
 from titan_integration.training.schedule import SampleLRSchedulers, Shape
+from titan_integration.upstream import LRSchedulersContainer, default_adamw
 
 
 def _optimizers() -> object:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from torchtitan.components.tokenizer import HuggingFaceTokenizer
 
 from odb_nodes import Rounding
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.data.dataloader import OdbDataLoader
+from titan_integration.upstream import HuggingFaceTokenizer
 
 BUDGET = 1024
 SEQ_LEN = 4000

@@ -1,14 +1,12 @@
 """A model of some ten thousand parameters, for runs of seconds."""
 
-from torchtitan.components.checkpointer import CheckpointManager
-from torchtitan.models.common.attention import FlexAttention
-
 from configs.debug import KEEP_ALL, debug_config
 from configs.llama3 import small
 from configs.models import with_dense_flex, with_sdpa
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.trainer import OdbTrainer
+from titan_integration.upstream import CheckpointManager, FlexAttention
 
 VOCAB = 512
 

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torchtitan.components.dataloader import BaseDataLoader
-from torchtitan.components.tokenizer import HuggingFaceTokenizer
 
 from odb_nodes import (
     OdbLoader,
@@ -30,6 +28,7 @@ from titan_integration.data.rows import Rows
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
+from titan_integration.upstream import BaseDataLoader, HuggingFaceTokenizer
 
 NEW_DATA_REMEDY = (
     "undo the change, train to another --dump_folder, or begin the data anew with "

@@ -3,9 +3,9 @@
 from typing import Any, Literal
 
 import numpy as np
-from torchtitan.components.tokenizer import HuggingFaceTokenizer
 
 from titan_integration.data.formats import Document, Format, Message, RowError, to_document
+from titan_integration.upstream import HuggingFaceTokenizer
 
 IGNORE_INDEX = -100
 TooLong = Literal["error", "truncate", "drop"]

@@ -4,9 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from datasets import Dataset  # type: ignore[import-untyped]
-from torchtitan.components.dataloader import ParallelAwareDataloader
-from torchtitan.components.tokenizer import HuggingFaceTokenizer
-from torchtitan.hf_datasets.text_datasets import ChatDataset
 
 from titan_integration.data.checks import check_rows
 from titan_integration.data.config import DataConfig
@@ -15,6 +12,7 @@ from titan_integration.data.formats import RowError, to_document
 from titan_integration.data.rows import Rows
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group
+from titan_integration.upstream import ChatDataset, HuggingFaceTokenizer, ParallelAwareDataloader
 
 
 class StockDataLoader(ParallelAwareDataloader):

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_mask
-from torchtitan.models.common.attention import FlexAttention
+
+from titan_integration.upstream import FlexAttention
 
 
 class DenseFlexAttention(FlexAttention):

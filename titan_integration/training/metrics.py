@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torchtitan.components.metrics import MetricsProcessor
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.data.totals import DROP_REASONS, Totals
+from titan_integration.upstream import MetricsProcessor
 
 logger = logging.getLogger(__name__)
 _MEANS = ("exchange_wait_s", "data_wait_s", "window_fill")  # over ranks; the others are sums

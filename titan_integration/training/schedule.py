@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer
 
 from titan_integration.errors import UserError
+from titan_integration.upstream import LRSchedulersContainer, OptimizersContainer
 
 Unit = Literal["fraction", "samples", "steps"]
 

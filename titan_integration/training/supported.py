@@ -3,23 +3,23 @@
 import math
 from typing import Any
 
-from torchtitan.components.checkpointer import CheckpointManager
-from torchtitan.components.loss import ChunkedLossWrapper
-from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
-from torchtitan.models.common.decoder import Decoder
-from torchtitan.models.common.token_dispatcher import (
-    DeepEPTokenDispatcher,
-    HybridEPTokenDispatcher,
-    MinimalAsyncEPTokenDispatcher,
-)
-from torchtitan.trainer import Trainer
-
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.errors import UserError
 from titan_integration.training.dense_attention import DenseFlexAttention
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.validator import OdbValidator
+from titan_integration.upstream import (
+    CheckpointManager,
+    ChunkedLossWrapper,
+    Decoder,
+    DeepEPTokenDispatcher,
+    FlexAttention,
+    HybridEPTokenDispatcher,
+    MinimalAsyncEPTokenDispatcher,
+    ScaledDotProductAttention,
+    Trainer,
+)
 
 FLEX_BLOCK = 128  # tokens; flex_attention's kernels work on blocks of them
 BOUNDED_DISPATCHERS = (

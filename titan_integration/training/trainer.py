@@ -10,12 +10,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.fsdp import FSDPModule
-from torchtitan.components.checkpointer import BaseCheckpointManager, CheckpointManager
-from torchtitan.components.metrics import MetricsProcessor
-from torchtitan.components.optimizer import LRSchedulersContainer
-from torchtitan.components.validate import Validator
-from torchtitan.config import TrainingConfig
-from torchtitan.trainer import Trainer
 
 from titan_integration.data.audit import AuditLog
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
@@ -27,6 +21,15 @@ from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.summary import Summary, coverage
 from titan_integration.training.supported import check_supported, length_multiple
 from titan_integration.training.validator import OdbValidator, validation_data
+from titan_integration.upstream import (
+    BaseCheckpointManager,
+    CheckpointManager,
+    LRSchedulersContainer,
+    MetricsProcessor,
+    Trainer,
+    TrainingConfig,
+    Validator,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torchtitan.components.validate import Validator
 
 from titan_integration.data.audit import AuditLog
 from titan_integration.data.config import DataConfig
 from titan_integration.data.dataloader import OdbDataLoader
+from titan_integration.upstream import Validator
 
 
 class OdbValidator(Validator):

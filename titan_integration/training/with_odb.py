@@ -3,14 +3,12 @@
 from dataclasses import fields
 from typing import Any
 
-from torchtitan.components.checkpointer import BaseCheckpointManager
-from torchtitan.trainer import Trainer
-
 from titan_integration.data.config import UNLIMITED_STEPS
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.trainer import OdbTrainer
 from titan_integration.training.validator import OdbValidator
+from titan_integration.upstream import BaseCheckpointManager, Trainer
 
 
 def with_odb(config: Trainer.Config, **changes: Any) -> OdbTrainer.Config:

@@ -5,17 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.distributed.fsdp import FSDPModule
-from torchtitan.components.checkpointer import CheckpointManager
-from torchtitan.components.dataloader import BaseDataLoader
-from torchtitan.components.metrics import MetricsProcessor
-from torchtitan.components.optimizer import LRSchedulersContainer
-from torchtitan.config import TrainingConfig
-from torchtitan.trainer import Trainer
 
 from configs.debug import debug_config
 from configs.llama3 import small
 from configs.models import with_sdpa
 from titan_integration.data.config import DataConfig
+from titan_integration.upstream import (
+    BaseDataLoader,
+    CheckpointManager,
+    LRSchedulersContainer,
+    MetricsProcessor,
+    Trainer,
+    TrainingConfig,
+)
 from tools.bench.columns.model import SHAPES
 from tools.bench.measure.settings import Settings
 
