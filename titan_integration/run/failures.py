@@ -123,6 +123,15 @@ def _of_peers(error: BaseException) -> Failure | None:
     return None
 
 
+def root_cause(error: BaseException) -> BaseException:
+    """What the error was raised from in the end; of several ranks, the first one's."""
+    failures: Any = getattr(error, "failures", None)
+    if isinstance(failures, dict) and failures:
+        first = next(iter(failures.values()))
+        return root_cause(first[0] if isinstance(first, tuple) else first)
+    return error if error.__cause__ is None else root_cause(error.__cause__)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether the device or the machine had no memory left for it."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):

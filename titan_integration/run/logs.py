@@ -71,6 +71,9 @@ class Logs:
         return f"; trace in {self.path}"
 
 
+current: Logs | None = None
+
+
 class _Console(logging.Handler):
     """Lines on stdout, above the progress bar if there is one."""
 

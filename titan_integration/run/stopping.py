@@ -41,6 +41,7 @@ class StopRequest:
 
     def listen(self, on_end: Callable[[], None]) -> None:
         """Take over the signals; ``on_end`` runs before the process ends by itself."""
+        self.started_s = time.monotonic()
         self._on_end = on_end
         reader, writer = os.pipe()
         os.set_blocking(writer, False)

@@ -62,13 +62,22 @@ class Teller:
             return
         print(f"error: rank {self.rank}: {line}", file=sys.stderr, flush=True)
 
-    def followed(self, line: str) -> None:
-        """For an error that another rank's end caused: its line, unless a better one comes."""
+    def followed(self, line: str) -> bool:
+        """For an error that another rank's end caused: its line, unless a better one comes.
+
+        Returns:
+            Whether somebody has said something; else the launcher has to, who knows which process
+            ended, and how.
+        """
         time.sleep(2 * LOOK_S)
         with self._lock:
-            if self._done or self.rank != 0 or "ODB_LAUNCHER" in os.environ:
-                return  # the launcher knows which process ended, and how
-        self._say(line)
+            if self._done:
+                return True
+        if "ODB_LAUNCHER" in os.environ:
+            return False
+        if self.rank == 0:
+            self._say(line)
+        return True
 
     def _say(self, line: str) -> None:
         with self._lock:
@@ -90,6 +99,7 @@ class Teller:
                     leave(BAD_INPUT)
 
 
+current: Teller | None = None
 at_end: list[Callable[[], None]] = []
 
 
