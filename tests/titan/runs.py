@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tools.chaos.preload import Preloaded
+from tools.chaos.preload import PIDS, Preloaded
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 240.0  # ten times what a run takes on two idle cores
@@ -76,6 +76,8 @@ class Run:
         command = [*launcher, entry, "--module", "tests.titan.tiny"]
         command += ["--config", config, "--dump_folder", str(folder)]
         command += ["--data.audit_log", str(folder / "audit"), *args]
+        self._pids = folder / "pids.txt"
+        self._pids.write_text("")
         self._out, self._err = folder / "out.txt", folder / "err.txt"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
@@ -83,7 +85,8 @@ class Run:
                 cwd=REPOSITORY,
                 stdout=out,
                 stderr=err if terminal is None else terminal,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, **(env or {})},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, **(env or {})}
+                | {PIDS: str(self._pids)},
                 start_new_session=True,
                 preexec_fn=functools.partial(_limit, limits or {}),
             )
@@ -128,10 +131,18 @@ class Run:
     def pids(self) -> list[int]:
         """The run's processes that are alive: the one started here and its descendants."""
         parents = _parents()
-        found = [self.process.pid]
+        found = [self.process.pid, *(pid for pid, _ in self._forked())]
         for pid in found:
             found += [child for child, parent in parents.items() if parent == pid]
-        return [pid for pid in found if pid in parents]
+        return [pid for pid in dict.fromkeys(found) if pid in parents]
+
+    def pid_of(self, rank: int) -> int:
+        """The process of that rank, of a run that is not fresh."""
+        return next(pid for pid, found in self._forked() if found == str(rank))
+
+    def _forked(self) -> list[tuple[int, str]]:
+        lines = [line.split() for line in self._pids.read_text().splitlines()]
+        return [(int(pid), rank) for pid, rank in lines]
 
     def _tail(self) -> str:
         return (self._out.read_text() + self._err.read_text())[-4000:]

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,12 +26,15 @@ from odb_nodes.types import OdbBatch, StepInfo
 from titan_integration.data.checks import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding import IGNORE_INDEX, Encoder
+from titan_integration.data.fingerprints import NOT_OF_SAMPLES, Inputs, compare, inputs_of
+from titan_integration.data.growth import EpochRows
 from titan_integration.data.rows import Rows
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
 from titan_integration.upstream import BaseDataLoader, HuggingFaceTokenizer
 
+logger = logging.getLogger(__name__)
 NEW_DATA_REMEDY = (
     "undo the change, train to another --dump_folder, or begin the data anew with "
     "--checkpoint.exclude_from_loading dataloader"
@@ -87,6 +92,8 @@ class OdbDataLoader(BaseDataLoader):
             tokenizer, max_len=seq_len, form=config.data.format, too_long=config.data.too_long
         )
         self.group = data_group("state", dp_rank, dp_world_size)
+        self.epoch_rows = EpochRows(self.rows)
+        self.inputs: Inputs | None = None  # known after the check
         self.loader = self._make_loader()
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
@@ -113,6 +120,8 @@ class OdbDataLoader(BaseDataLoader):
                 dp_world_size=self.dp_world_size,
                 group=self.group,
             )
+        if self.config.purpose == "train":
+            self.inputs = self._read_inputs()
 
     def __iter__(self) -> Iterator[TitanBatch]:
         while not self.exhausted:
@@ -131,6 +140,8 @@ class OdbDataLoader(BaseDataLoader):
                 self._deliver(batch, is_last_of_epoch=following is None)
                 yield self._to_titan(batch)
                 batch = following
+            if self.epoch_rows.end_epoch():
+                self._renew_loader(self.totals.epochs_done)
 
     def filler(self) -> TitanBatch:
         """An IDLE batch, to fill up the accumulation that the data ends in."""
@@ -151,21 +162,98 @@ class OdbDataLoader(BaseDataLoader):
         if self._state is None:
             return {self.STATE: b"", self.TOTALS: b""}
         states, totals = self._gather(self.totals)
-        return {self.STATE: pack_states(states), self.TOTALS: json.dumps(asdict(totals)).encode()}
+        told = {**asdict(totals), "past_rows": self.epoch_rows.past}
+        if self.inputs is not None:
+            told["inputs"] = asdict(self.inputs)
+        return {self.STATE: pack_states(states), self.TOTALS: json.dumps(told).encode()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a state's last batch, at this or another data-parallel degree."""
         if not state_dict.get(self.STATE):
             return
+        told = json.loads(state_dict[self.TOTALS])
+        past_rows, then = told.pop("past_rows", None), told.pop("inputs", None)
+        merged = Totals(**told)
+        self.totals = share(merged, self.dp_rank)
+        self.epoch_rows.past = (
+            merged.epochs_done * len(self.rows) if past_rows is None else past_rows
+        )
         with _explained():
             states = unpack_states(state_dict[self.STATE])
+            self._state = states[0]
+            if self._take_changes(None if then is None else Inputs(**then), states[0]):
+                self._note_end()
+                return
             if len(states) != self.dp_world_size:
                 states = reshard_states(states, self.dp_world_size)
             self._state = states[self.dp_rank]
             self.loader.load_state_dict(self._state)
-        merged = Totals(**json.loads(state_dict[self.TOTALS]))
-        self.totals = share(merged, self.dp_rank)
         self._note_end()
+
+    @property
+    def epochs_begun(self) -> int:
+        """Whole epochs and the one in progress."""
+        done = self.totals.epochs_done
+        return done + (self._state is not None and describe_state(self._state)["epoch"] >= done)
+
+    def _read_inputs(self) -> Inputs:
+        data, tokenizer = self.config.data, self.encoder.tokenizer
+        options = {f.name: getattr(data, f.name) for f in fields(data)}
+        options = {f"data.{n}": v for n, v in options.items() if n not in NOT_OF_SAMPLES}
+        if data.too_long != "error":
+            options["training.seq_len"] = self.encoder.max_len
+        return inputs_of(
+            map(str, self._paths()),
+            str(tokenizer.tokenizer_path),
+            options,
+            rows=len(self.rows),
+            rank=self.dp_rank,
+            group=self.group,
+        )
+
+    def _paths(self) -> list[Path]:
+        return [file.path for file in self.rows.files]
+
+    def _take_changes(self, then: Inputs | None, state: dict[str, Any]) -> bool:
+        """Compare the data with that of the state, all ranks together.
+
+        Returns:
+            Whether the state is done with: its epoch has ended, and the next has more rows.
+        Raises:
+            UserError: They differ, and that was not accepted.
+        """
+        if then is None or self.inputs is None:
+            logger.info("the checkpoint does not say what data it is of: that is not checked")
+            return False
+        change = compare(then, self.inputs, self._paths(), self.dp_rank, self.group)
+        told = describe_state(state)
+        more = len(self.rows) - (told["num_samples"] or len(self.rows))
+        ended = self.totals.epochs_done > told["epoch"]
+        first = told["epoch"] + 2  # the epoch that has the new rows, counted from 1
+        accepted = more > 0 and then.rows == len(self.rows)  # by an earlier process of the run
+        if more > 0 and not change.reasons and not accepted:
+            epochs = self.config.data.num_epochs
+            late = "" if epochs is None or first <= epochs else f", and this run ends at {epochs}"
+            change.reasons.append(f"{more} rows were appended; they join epoch {first}{late}")
+        if change.reasons and not self.config.data.accept_changed:
+            raise UserError(
+                f"what is trained on is not what it was: {'; '.join(change.reasons)}; undo that, "
+                "or go on with it by --data.accept_changed"
+            )
+        if change.reasons:
+            logger.warning("going on with what changed: %s", "; ".join(change.reasons))
+        if more > 0 and not ended:
+            self.epoch_rows.first(told["num_samples"])
+            self._renew_loader(None)
+        elif more > 0:
+            self._renew_loader(told["epoch"] + 1)
+        return more > 0 and ended
+
+    def _renew_loader(self, epoch: int | None) -> None:
+        self.loader.shutdown()
+        self.loader = self._make_loader()
+        if epoch is not None:
+            self.loader.set_epoch(epoch)
 
     def merged_totals(self) -> Totals:
         """Counts of the run over all ranks; they must call this together."""
@@ -228,7 +316,7 @@ class OdbDataLoader(BaseDataLoader):
             longest=self._longest_batch(),
         )
         return odb_loader(
-            self.rows,
+            self.epoch_rows.now,
             self.encoder,
             token_budget=TokenBudget(odb.token_budget, rounding=None if packed else rounding),
             window=odb.window,

@@ -1,8 +1,8 @@
 """Which of a folder's checkpoints are whole, and the newest of them.
 
-A checkpoint of ``torch.distributed.checkpoint`` is an index, ``.metadata``, and shards ``*.distcp``.
-The index is written last and names the bytes of every entry, so that a look at it and at the files'
-sizes tells a whole checkpoint from one that was cut short, without reading the weights.
+A checkpoint of ``torch.distributed.checkpoint`` is an index, ``.metadata``, and shards,
+``*.distcp``. The index is written last and names the bytes of every entry, so that a look at it and
+at the files' sizes tells a whole checkpoint from one that was cut short, without the weights.
 """
 
 import re

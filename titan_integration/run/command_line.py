@@ -145,7 +145,9 @@ def _module(name: str) -> ModuleType | None:
             raise UserError(
                 f"--module {name} cannot be imported: {type(error).__name__}: {error}"
             ) from error
-    raise UserError(f"--module {name} does not exist; give a module of functions, as configs.llama3")
+    raise UserError(
+        f"--module {name} does not exist; give a module of functions, as configs.llama3"
+    )
 
 
 def configurations(module: ModuleType) -> list[str]:
@@ -214,4 +216,3 @@ def _unknown(arg: str, name: str, flags: set[str]) -> str:
     meant = (same_end or close)[:1]
     hint = f"; did you mean --{meant[0]}?" if meant else ""
     return f"unknown flag {arg}{hint} --help lists the flags"
-

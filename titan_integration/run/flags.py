@@ -1,4 +1,4 @@
-"""The flags of a configuration, read off its dataclasses: names, defaults, and what they are for."""
+"""The flags of a configuration, read off its dataclasses: names, defaults, what they are for."""
 
 import ast
 import functools

@@ -1,5 +1,6 @@
 """One run in its folder, from the first process group to the last save."""
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -136,7 +137,7 @@ class Guard:
         telling.at_end.append(self._lock.release)
 
     def _choose(self) -> Choice | None:
-        """On rank 0: what to begin with. None: nothing was saved here, or it is not for us to say."""
+        """On rank 0: what to begin with; None where torchtitan decides by itself."""
         if not self._config.enable or not self._local:
             return None
         if not self._config.load_only:
@@ -180,8 +181,5 @@ def _make_writable(folder: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; set --dump_folder") from error
     finally:
-        try:
+        with contextlib.suppress(OSError):  # the folder is not there
             probe.unlink(missing_ok=True)
-        except OSError:
-            pass  # the folder is not there
-

@@ -1,7 +1,7 @@
 """One run per folder: a lock file that names its owner, and that a dead owner does not keep.
 
 The owner renews the file's time every few seconds. Another process takes the lock over when the
-owner is a process of this machine that is gone, or, where that cannot be told (another host, another
+owner is a process of this machine that is gone, or, where that cannot be told (another host or
 container), when the time is old.
 """
 

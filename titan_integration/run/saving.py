@@ -62,9 +62,9 @@ class SafeSaving:
             raise UserError(f"cannot save to {self._folder}: {error.strerror or error}") from error
 
     def _prepare(self, path: Path) -> None:
-        for old in self._folder.glob(f"{REPLACED}*"):
-            step = old.name.removeprefix(REPLACED)
-            if step.isdigit() and examine(int(step), path.with_name(f"step-{step}")).problem is None:
+        for old in self._folder.glob(f"{REPLACED}[0-9]*"):
+            step = int(old.name.removeprefix(REPLACED))
+            if examine(step, old.with_name(f"step-{step}")).problem is None:
                 shutil.rmtree(old, ignore_errors=True)
         if not path.exists():
             return
@@ -88,12 +88,12 @@ class SafeSaving:
 
 def restore_replaced(folder: Path) -> None:
     """Put back checkpoints whose replacement was never finished."""
-    for old in folder.glob(f"{REPLACED}*"):
-        step = old.name.removeprefix(REPLACED)
+    for old in folder.glob(f"{REPLACED}[0-9]*"):
+        step = int(old.name.removeprefix(REPLACED))
         path = folder / f"step-{step}"
-        if not step.isdigit() or examine(int(step), path).problem is None:
+        if examine(step, path).problem is None:
             continue
-        if examine(int(step), old).problem is None:
+        if examine(step, old).problem is None:
             shutil.rmtree(path, ignore_errors=True)
             old.rename(path)
 

@@ -1,8 +1,8 @@
 """One line for a failed run, on rank 0, whichever rank failed.
 
-The first rank with an error of its own writes its line to the ranks' store. A thread of rank 0 looks
-there every half second, so that it can say the line while its main thread waits for a rank that will
-not come. A rank whose error only follows from another's end keeps quiet.
+The first rank with an error of its own writes its line to the ranks' store. A thread of rank 0
+looks there every half second, so that it can say the line while its main thread waits for a rank
+that will not come. A rank whose error only follows from another's end keeps quiet.
 """
 
 import contextlib

@@ -13,7 +13,9 @@ logger = logging.getLogger(__name__)
 _LOOKED_AT = 256  # rows that the number of tokens is estimated from
 
 
-def announce(config: Any, odb: OdbDataLoader, *, parameters: int, step: int, accumulation: int) -> None:
+def announce(
+    config: Any, odb: OdbDataLoader, *, parameters: int, step: int, accumulation: int
+) -> None:
     """Log a few lines; call it on rank 0."""
     data, spec, world = config.data, config.model_spec, odb.dp_world_size
     names = [Path(name).name for name in data.path]

@@ -97,6 +97,8 @@ class OdbTrainer(Trainer):
             )
 
     config: Config
+    odb: OdbDataLoader | None
+    nothing_left: bool
 
     def __init__(self, config: Config) -> None:
         self.guard: Guard | None = None
@@ -237,11 +239,19 @@ class OdbTrainer(Trainer):
 
     def _prepare(self, odb: OdbDataLoader) -> None:
         odb.check()
+        self._plan(odb)
+        if self.config.data.audit_log is not None:
+            self.audit = AuditLog(self.config.data.audit_log, dist.get_rank())
+
+    def _plan(self, odb: OdbDataLoader) -> None:
+        """The length of the run, as far as is known; a resume may change it."""
         data = self.config.data
         assert isinstance(self.lr_schedulers, SampleLRSchedulers)
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
-        whole = None if data.num_epochs is None else len(odb.rows) * data.num_epochs
+        whole = None
+        if data.num_epochs is not None:
+            whole = odb.epoch_rows.expected(data.num_epochs, odb.totals.epochs_done)
         self.samples_total = whole
         goals = [n for n in (whole, data.sample_quota) if n is not None]
         steps = self.config.training.steps
@@ -249,11 +259,10 @@ class OdbTrainer(Trainer):
             total_samples=min(goals, default=None),
             total_steps=None if steps == UNLIMITED_STEPS else steps,
         )
-        if data.audit_log is not None:
-            self.audit = AuditLog(data.audit_log, dist.get_rank())
 
     def _begin(self, odb: OdbDataLoader) -> None:
         self.started_at_s, self.started_tokens = time.perf_counter(), odb.totals.tokens
+        self._plan(odb)
         self.nothing_left = not self._more_to_do()
         if self.nothing_left:
             logger.info(self._why_nothing_is_left(odb))
@@ -272,12 +281,11 @@ class OdbTrainer(Trainer):
 
     def _why_nothing_is_left(self, odb: OdbDataLoader) -> str:
         """The reason, for a run that was finished. Raises UserError where less was asked for."""
-        totals, data, steps = odb.merged_totals(), self.config.data, self.config.training.steps
-        seen = totals.samples + totals.num_dropped
-        if self.samples_total is not None and seen > self.samples_total:
+        epochs, steps = self.config.data.num_epochs, self.config.training.steps
+        if epochs is not None and odb.epochs_begun > epochs:
             raise UserError(
-                f"the run has trained on more than data.epochs {data.num_epochs}: {seen} samples "
-                f"of {self.samples_total}; raise --data.epochs, or set another --dump_folder"
+                f"the run has begun epoch {odb.epochs_begun}, beyond data.epochs {epochs}; raise "
+                "--data.epochs, or set another --dump_folder"
             )
         if self.step > steps:
             raise UserError(
@@ -286,7 +294,7 @@ class OdbTrainer(Trainer):
             )
         return (
             f"Nothing left to train: the run was finished at step {self.step} with "
-            f"{totals.samples:,} samples; raise --data.epochs, --data.sample_quota or "
+            f"{odb.totals.samples:,} samples; raise --data.epochs, --data.sample_quota or "
             "--training.steps to go on"
         )
 

@@ -9,6 +9,7 @@ set to it, torchrun starts its ranks that way too.
 """
 
 import array
+import contextlib
 import json
 import os
 import resource
@@ -25,8 +26,9 @@ from pathlib import Path
 
 LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_NOFILE)
 READY = b"ready\n"
+PIDS = "PRELOAD_PIDS"  # names a file that gets process and RANK of all that are forked
 # Nothing but a few modules of the standard library: this starts in a few hundredths of a second.
-CLIENT = '''#!{python} -SE
+CLIENT = """#!{python} -SE
 import array, json, os, resource, signal, socket, sys
 
 server = socket.socket(socket.AF_UNIX)
@@ -44,7 +46,7 @@ if code < 0:
     signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
     os.kill(os.getpid(), -code)
 os._exit(code)
-'''
+"""
 
 
 class Preloaded:
@@ -126,10 +128,8 @@ def _report(running: dict[int, socket.socket]) -> None:
         if pid == 0:
             return
         connection = running.pop(pid)
-        try:
+        with contextlib.suppress(OSError):  # the executable was killed
             connection.sendall(status.to_bytes(4, "big"))
-        except OSError:
-            pass  # the executable was killed
         connection.close()
 
 
@@ -176,6 +176,9 @@ def _receive(connection: socket.socket) -> list[str]:
     os.environ.update(environment)
     os.chdir(folder)
     sys.path[0] = folder
+    if PIDS in environment:
+        with open(environment[PIDS], "a") as file:
+            file.write(f"{os.getpid()} {environment.get('RANK', '-')}\n")
     for limit, values in zip(LIMITS, limits, strict=True):
         resource.setrlimit(limit, tuple(values))
     for signum in (signal.SIGCHLD, signal.SIGTERM):
@@ -201,7 +204,6 @@ def _preload() -> None:
     import torchtitan.train  # noqa: F401
 
     import titan_integration.training.with_odb  # noqa: F401
-
 
 
 if __name__ == "__main__":
