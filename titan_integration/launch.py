@@ -89,6 +89,7 @@ def _end(failures: list[ProcessFailure]) -> NoReturn:
         )
         sys.exit(BAD_INPUT)
     codes = [f.exitcode for f in failures if f.exitcode > 0]
+    codes = [code for code in codes if code != PEER_LOST] or codes
     first = min(failures, key=lambda failure: (failure.exitcode != 1, failure.timestamp))
     code = 1 if 1 in codes else min(codes, default=128 + signal.SIGTERM)
     if not codes:

@@ -132,9 +132,9 @@ def run_main(config: Any) -> None:
         def parse_args(self) -> Any:
             return config
 
-    train.ConfigManager = Parsed  # type: ignore[misc, assignment]
-    train.init_logger = lambda: None
-    train.main()
+    main: Any = train
+    main.ConfigManager, main.init_logger = Parsed, lambda: None
+    main.main()
 
 
 def watch_grad_norm(note: Callable[[Any], None]) -> None:

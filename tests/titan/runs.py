@@ -51,6 +51,7 @@ class Run:
         fresh: Start Python anew, as a person does, instead of forking one that has imported
             torchtitan already: ten seconds more for the same run.
         limits: Bounds of the processes, e.g. ``{resource.RLIMIT_FSIZE: 100_000}``.
+        port: Of the ranks' store; None takes a free one.
         env: Further environment variables.
     """
 
@@ -64,6 +65,7 @@ class Run:
         terminal: int | None = None,
         fresh: bool = False,
         limits: dict[int, int] | None = None,
+        port: str | None = None,
         env: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
@@ -71,7 +73,9 @@ class Run:
         python = sys.executable if fresh else str(preloaded().python)
         launcher = [python, "-m"]
         if ranks > 1:
-            launcher += ["titan_integration.launch", "--standalone"]
+            launcher += ["titan_integration.launch"]
+            address = ["--master_addr", "127.0.0.1", "--master_port", str(port)]
+            launcher += ["--standalone"] if port is None else address
             launcher += [f"--nproc_per_node={ranks}", "-m"]
         command = [*launcher, entry, "--module", "tests.titan.tiny"]
         command += ["--config", config, "--dump_folder", str(folder)]
@@ -136,6 +140,17 @@ class Run:
             found += [child for child, parent in parents.items() if parent == pid]
         return [pid for pid in dict.fromkeys(found) if pid in parents]
 
+    def signal(self, rank: int, signum: signal.Signals) -> None:
+        """Send a signal to one rank only."""
+        os.kill(self.pid_of(rank), signum)
+
+    def wait_for_listening(self) -> None:
+        """Wait until rank 0 has taken over the signals, as the first thing that it does."""
+        started = time.monotonic()
+        while not any(rank == "0" and _catches(pid) for pid, rank in self._forked()):
+            assert time.monotonic() - started < LIMIT_S, self._tail()
+            time.sleep(0.02)
+
     def pid_of(self, rank: int) -> int:
         """The process of that rank, of a run that is not fresh."""
         return next(pid for pid, found in self._forked() if found == str(rank))
@@ -146,6 +161,16 @@ class Run:
 
     def _tail(self) -> str:
         return (self._out.read_text() + self._err.read_text())[-4000:]
+
+
+def _catches(pid: int) -> bool:
+    """Whether the process has a handler of its own for SIGTERM."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)  # type: ignore[index]
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
 @functools.cache

@@ -94,6 +94,7 @@ class OdbDataLoader(BaseDataLoader):
         self.group = data_group("state", dp_rank, dp_world_size)
         self.epoch_rows = EpochRows(self.rows)
         self.inputs: Inputs | None = None  # known after the check
+        self._grown: set[Path] = set()  # files that were warned of
         self.loader = self._make_loader()
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
@@ -195,6 +196,25 @@ class OdbDataLoader(BaseDataLoader):
         """Whole epochs and the one in progress."""
         done = self.totals.epochs_done
         return done + (self._state is not None and describe_state(self._state)["epoch"] >= done)
+
+    def look_at_files(self) -> None:
+        """Raise UserError if a file has shrunk since it was read; warn of one that has grown."""
+        if self.inputs is None:
+            return
+        for path, file in zip(self._paths(), self.inputs.files, strict=True):
+            size = path.stat().st_size if path.exists() else 0
+            if size < file["bytes"]:
+                raise UserError(
+                    f"{path} had {file['bytes']} bytes when it was opened and has {size} now: rows "
+                    "are missing; put the file back as it was and run the same command again"
+                )
+            if size > file["bytes"] and path not in self._grown:
+                self._grown.add(path)
+                logger.warning(
+                    "%s has grown from %d to %d bytes since it was opened: its new rows are no "
+                    "part of this run",
+                    *(path, file["bytes"], size),
+                )
 
     def _read_inputs(self) -> Inputs:
         data, tokenizer = self.config.data, self.encoder.tokenizer

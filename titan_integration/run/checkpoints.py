@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 INDEX = ".metadata"
 _STEP = re.compile(r"step-(\d+)")
@@ -119,7 +119,7 @@ class Choice:
 
 def newest_whole(folder: Path) -> Choice:
     """The newest checkpoint of the folder that can be resumed from, and what was passed over."""
-    passed_over = []
+    passed_over: list[Checkpoint] = []
     for found in _newest_first(folder):
         if found.problem is None:
             return Choice(checkpoint=found, passed_over=tuple(passed_over))

@@ -66,7 +66,8 @@ def _members(kind: Any) -> list[Any]:
 
 def flags_of(config: Any, prefix: str = "") -> Iterator[Flag]:
     """All settings of a dataclass and those in it, in their order."""
-    kinds, texts = get_type_hints(type(config)), _texts(type(config))
+    owner: Any = type(config)
+    kinds, texts = get_type_hints(owner), _texts(owner)
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value) and not isinstance(value, type):

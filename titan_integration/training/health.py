@@ -83,8 +83,8 @@ class Health:
             return bool(bad)
         before, host = self._copying, torch.empty((), dtype=torch.bool, pin_memory=True)
         host.copy_(bad, non_blocking=True)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()  # type: ignore[no-untyped-call]
+        done = torch.cuda.Event()
+        done.record()
         self._copying = (host, done)
         if before is None:
             return False

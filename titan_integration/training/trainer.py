@@ -15,7 +15,7 @@ from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.data.dataloader import OdbDataLoader, TitanBatch
 from titan_integration.data.stock import StockDataLoader
 from titan_integration.errors import UserError
-from titan_integration.process_groups import all_max
+from titan_integration.process_groups import all_max, on_rank_zero
 from titan_integration.run.failures import explain, first_line, is_out_of_memory
 from titan_integration.run.guard import Guard
 from titan_integration.training.announce import announce
@@ -111,7 +111,7 @@ class OdbTrainer(Trainer):
                 raise
             raise UserError(f"the trainer cannot be built: {first_line(error)}") from error
         assert self.guard is not None
-        self.guard.protect(self.checkpointer, self._check_health)
+        self.guard.protect(self.checkpointer, self._before_save)
         watch_grad_norm(self.health.note_norm)
         if self.device.type == "cpu":
             for module in self.model_parts:
@@ -206,11 +206,13 @@ class OdbTrainer(Trainer):
         if self.guard.stopped:
             self.config.validator.enable = False  # it may take longer than there is time
 
-    def _check_health(self) -> None:
-        """Before a save: what is not finite must not become the newest checkpoint."""
+    def _before_save(self) -> None:
+        """What is not finite, or of data that is gone, must not become the newest checkpoint."""
         assert self.guard is not None
         if all_max([int(self.health.is_bad_now())], self.guard.group)[0]:
             raise self._not_finite()
+        if self.odb is not None:
+            on_rank_zero(self.odb.look_at_files, self.guard.group)
 
     def _not_finite(self) -> UserError:
         assert self.guard is not None
