@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -16,6 +18,7 @@ def test_links_lead_to_files() -> None:
             assert (page.parent / link).exists(), (page.name, link)
 
 
+@pytest.mark.slow
 def test_the_example_for_plain_pytorch_runs() -> None:
     example = next(re.finditer(r"```python\n(import torch\n.*?)```", README, re.DOTALL)).group(1)
     done = subprocess.run(

@@ -79,7 +79,7 @@ def test_an_expert_dispatcher_of_bounded_capacity_bounds_the_token_budget(rows: 
     places = list(config.model_spec.model.traverse(LocalTokenDispatcher.Config))
     assert places
     for _, _, parent, name in places:
-        setattr(parent, name, bounded)
+        setattr(parent, str(name), bounded)
     config.data.odb.token_budget = config.training.seq_len
     config.validate()
     config.data.odb.token_budget += 1
