@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import torch
+import tyro
 
 from odb_nodes import (
     OdbLoader,
@@ -39,6 +40,9 @@ NEW_DATA_REMEDY = (
     "undo the change, train to another --dump_folder, or begin the data anew with "
     "--checkpoint.exclude_from_loading dataloader"
 )
+# Fields that the trainer fills in from its data section: no flags of the command line.
+T = TypeVar("T")
+Derived = Annotated[T, tyro.conf.Suppress]
 TitanBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
@@ -60,19 +64,19 @@ class OdbDataLoader(BaseDataLoader):
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
-        data: DataConfig = field(default_factory=DataConfig)
+        data: Derived[DataConfig] = field(default_factory=DataConfig)
         """Rows and batching."""
 
-        pad_to_multiple_of: int = 1
+        pad_to_multiple_of: Derived[int] = 1
         """What the model's parallelism, loss and attention ask of lengths."""
 
-        vocab_size: int | None = None
+        vocab_size: Derived[int | None] = None
         """Of the model; the tokenizer may not have more."""
 
-        infinite: bool = False
+        infinite: Derived[bool] = False
         """Of no effect; torchtitan's validator sets it."""
 
-        purpose: str = "train"
+        purpose: Derived[str] = "train"
         """Loaders of different purposes exchange over different groups."""
 
     def __init__(

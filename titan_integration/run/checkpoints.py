@@ -113,7 +113,7 @@ class Choice:
     passed_over: tuple[Checkpoint, ...]
 
     def reasons(self) -> str:
-        """``step-9: its save did not end; step-6: ...``"""
+        """Names and problems, as ``step-9: its save did not end; step-6: ...``."""
         return "; ".join(f"{found.path.name}: {found.problem}" for found in self.passed_over)
 
 

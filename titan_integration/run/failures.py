@@ -81,7 +81,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _of_user(error: BaseException) -> Failure | None:
-    return Failure(line=first_line(error)) if isinstance(error, UserError) else None
+    return Failure(line=" ".join(str(error).split())) if isinstance(error, UserError) else None
 
 
 def _of_memory(error: BaseException) -> Failure | None:
@@ -99,7 +99,9 @@ def _of_disk(error: BaseException) -> Failure | None:
     if isinstance(error, (ConnectionError, TimeoutError)):
         return None
     where = f"{error.filename}: " if error.filename else ""
-    return Failure(line=f"{where}{error.strerror}; {_DISK[error.errno]} and run the command again")
+    return Failure(
+        line=f"{where}{error.strerror}; {_DISK[error.errno]} and run the same command again"
+    )
 
 
 def _of_data(error: BaseException) -> Failure | None:

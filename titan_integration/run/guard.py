@@ -132,7 +132,7 @@ class Guard:
         if self._config.enable and not self._config.load_only:
             folders.append(self.folder)
         for folder in folders:
-            _make_writable(folder)
+            make_writable(folder)
         self._lock = RunLock(self._dump_folder)
         telling.at_end.append(self._lock.release)
 
@@ -169,7 +169,7 @@ class Guard:
         return Choice(checkpoint=found, passed_over=())
 
 
-def _make_writable(folder: Path) -> None:
+def make_writable(folder: Path) -> None:
     """Make the folder and write to it. Raises UserError with the cause if that fails."""
     probe = folder / f".probe.{os.getpid()}"
     try:

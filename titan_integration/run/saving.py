@@ -6,6 +6,9 @@ future included, which may leave nothing whole.
 """
 
 import contextlib
+import errno
+import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +19,10 @@ import torch.distributed as dist
 from titan_integration.errors import UserError
 from titan_integration.process_groups import on_rank_zero
 from titan_integration.run.checkpoints import INDEX, examine, newest_whole, steps_in
+from titan_integration.run.failures import explain, first_line, root_cause
 
+_NEAR = 1 << 20  # bytes that a single write may have
+_PROBES = 16
 REPLACED = "replaced-"  # torchtitan takes any name with "step-N" in it for a checkpoint
 
 
@@ -49,7 +55,18 @@ class SafeSaving:
         self._before_save()
         path = Path(checkpoint_id)
         self._on_rank_zero(lambda: self._prepare(path))
-        result = self._save(state_dict, checkpoint_id, *a, **kw)
+        try:
+            result = self._save(state_dict, checkpoint_id, *a, **kw)
+        except Exception as error:
+            failure = explain(error)
+            if failure is not None and failure.secondary:
+                raise
+            cause = disk_problem(path)
+            why = failure or (explain(cause) if cause is not None else None)
+            reason = why.line if why is not None else first_line(root_cause(error))
+            raise UserError(
+                f"cannot save {path.name}: {reason}; {remains(self._folder)}"
+            ) from error
         self.saved = path
         if dist.get_rank() == 0:
             self._purge(path)
@@ -98,7 +115,28 @@ def restore_replaced(folder: Path) -> None:
             old.rename(path)
 
 
+def disk_problem(path: Path) -> OSError | None:
+    """What writing there fails with: torch's own writer hides it behind an error of its own."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    sizes = [file.stat().st_size for file in path.glob("*")] if path.is_dir() else []
+    if limit != resource.RLIM_INFINITY and max(sizes, default=0) >= limit - _NEAR:
+        return OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    probe = path.parent / f".probe.{os.getpid()}"
+    try:
+        with probe.open("wb") as file:
+            for _ in range(_PROBES):
+                file.write(bytes(_NEAR))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None
+
+
 def remains(folder: Path) -> str:
-    """What a run that ends now can be resumed from, for a message."""
+    """What a run that ends now goes on from, for a message."""
     found = newest_whole(folder).checkpoint
     return "there is no whole checkpoint" if found is None else f"{found.path.name} is whole"

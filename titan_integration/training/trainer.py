@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from titan_integration.data.stock import StockDataLoader
 from titan_integration.errors import UserError
 from titan_integration.process_groups import all_max, on_rank_zero
 from titan_integration.run.failures import explain, first_line, is_out_of_memory
-from titan_integration.run.guard import Guard
+from titan_integration.run.guard import Guard, make_writable
 from titan_integration.training.announce import announce
 from titan_integration.training.health import Health, Memory, not_finite
 from titan_integration.training.metrics import OdbMetricsProcessor
@@ -128,6 +129,7 @@ class OdbTrainer(Trainer):
 
     def init_distributed(self) -> Any:
         """As torchtitan's; then the folder is locked and a checkpoint chosen, before any work."""
+        make_writable(Path(self.config.dump_folder))
         dims = super().init_distributed()
         data = self.config.data
         self.guard = Guard(

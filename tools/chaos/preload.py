@@ -10,6 +10,7 @@ set to it, torchrun starts its ranks that way too.
 
 import array
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -199,7 +200,7 @@ def _preload() -> None:
 
     if cpu.is_cpu_only():
         cpu.patch()
-    import tensorboard  # noqa: F401
+    importlib.import_module("tensorboard")
     import torch.distributed.run  # noqa: F401
     import torchtitan.train  # noqa: F401
 

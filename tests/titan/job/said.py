@@ -80,14 +80,15 @@ CASES = {
     ),
     "disk full": Case(
         "No space is left when a checkpoint is saved",
-        "error: <what>No space left on device; free some space and run the command again<where>",
+        "error: cannot save step-<N>: <where>No space left on device; free some space and run the "
+        "same command again; step-<N> is whole",
         2,
         "Free some space. The checkpoint before stays whole.",
     ),
     "file limit": Case(
         "A limit on file sizes (`ulimit -f`) is reached",
-        "error: <what>File too large; raise the limit on file sizes (ulimit -f) and run the "
-        "command again<where>",
+        "error: cannot save step-<N>: File too large; raise the limit on file sizes (ulimit -f) "
+        "and run the same command again; there is no whole checkpoint",
         2,
         "Raise the limit.",
     ),

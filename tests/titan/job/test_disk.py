@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.titan.job.runs import EVERY_ROW_ONCE, check, finish
+from tests.titan.job.runs import EVERY_ROW_ONCE, check
 from tests.titan.runs import Run, delivered
 from titan_integration.run.checkpoints import newest_whole
 
@@ -28,14 +28,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_it_whole(
-    small_disk: Path, data_args: list[str]
+    small_disk: Path, tmp_path: Path, data_args: list[str]
 ) -> None:
-    check("disk full", Run(small_disk, *data_args, ranks=2).wait())
+    folder = tmp_path / "run"  # of what the test writes: output and audit
+    args = [*data_args, "--dump_folder", str(small_disk)]
+    check("disk full", Run(folder, *args, ranks=2).wait())
     whole = newest_whole(small_disk / "checkpoint").checkpoint
     assert whole is not None
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
-    finish(small_disk, *data_args)
-    assert sorted(delivered(small_disk)) == EVERY_ROW_ONCE
+    assert Run(folder, *args, ranks=2).wait().code == 0
+    assert sorted(delivered(folder)) == EVERY_ROW_ONCE
 
 
 def test_a_limit_on_file_sizes_is_named(tmp_path: Path, data_args: list[str]) -> None:
