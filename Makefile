@@ -20,7 +20,7 @@ OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup corpus train lint check test dist verify soak fuzz bench bench-quick quality clean
+.PHONY: help setup corpus train lint check test dist docs verify soak fuzz bench bench-quick quality clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setup: 2/3 upgrading pip"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@echo "setup: 3/3 installing the packages of constraints.txt (torch takes minutes the first time)"
-	@$(BIN)/python -m pip install --constraint constraints.txt --editable '.[titan,dev,bench]'
+	@$(BIN)/python -m pip install --constraint constraints.txt --editable '.[titan,dev,bench,docs]'
 	@touch $@
 
 corpus: setup ## build the default training data, unless it is there
@@ -62,6 +62,10 @@ test: lint ## lint, then run the whole test suite
 dist: setup ## build wheel and sdist into dist/
 	@rm -rf build dist
 	$(BIN)/python -m build
+
+docs: setup ## build the documentation as a site, in outputs/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'docs: outputs/site/index.html; with search: $(BIN)/python -m http.server -d outputs/site'
 
 verify: setup ## check the guarantees exhaustively on small worlds
 	$(BIN)/python -m tools.verify --full $(ARGS)

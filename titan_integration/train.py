@@ -62,7 +62,7 @@ def _run(config: Any) -> None:
     from titan_integration.training.trainer import OdbTrainer
     from titan_integration.upstream import run_main
 
-    ours = isinstance(config, OdbTrainer.Config) and config.data.path and config.data.odb.enable
+    ours = isinstance(config, OdbTrainer.Config) and config.data.has_rows and config.data.odb.enable
     if not ours and logs.current is not None:
         logs.current.show_upstream()
     run_main(config)

@@ -195,9 +195,9 @@ def held_out_loss(model: Any) -> float:
 def _held_out_batches() -> Iterator[dict[str, Any]]:
     from odb_nodes import PadCollate, odb_loader
     from titan_integration.data.encoding import Encoder
-    from titan_integration.data.rows import Rows
+    from titan_integration.data.inputs.open import Inputs
 
-    rows = Rows([str(CORPUS / "heldout.jsonl")], None)
+    rows = Inputs(paths=[str(CORPUS / "heldout.jsonl")]).open()
     encoder = Encoder(_tokenizer(), max_len=TOKENS, too_long="drop")
     collate = PadCollate(positions=True)
     budget: dict[str, Any] = {"token_budget": 2 * TOKENS, "window": 512, "prefetch": 0}

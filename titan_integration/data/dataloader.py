@@ -2,9 +2,8 @@
 
 import contextlib
 import json
-import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -24,18 +23,19 @@ from odb_nodes import (
     unpack_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
-from titan_integration.data.checks import check_rows
+from titan_integration.data.checks.cache import Checked
+from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
-from titan_integration.data.encoding import IGNORE_INDEX, Encoder
-from titan_integration.data.fingerprints import NOT_OF_SAMPLES, Inputs, compare, inputs_of
+from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
 from titan_integration.data.growth import EpochRows
-from titan_integration.data.rows import Rows
+from titan_integration.data.index import SampleIndex
+from titan_integration.data.input_watch import InputWatch
+from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
 from titan_integration.upstream import BaseDataLoader, HuggingFaceTokenizer
 
-logger = logging.getLogger(__name__)
 NEW_DATA_REMEDY = (
     "undo the change, train to another --dump_folder, or begin the data anew with "
     "--checkpoint.exclude_from_loading dataloader"
@@ -53,6 +53,7 @@ class OdbDataLoader(BaseDataLoader):
     one blob, the same on all ranks, so that torchtitan can load it at any data-parallel degree.
 
     Attributes:
+        samples: The samples of one epoch, dropped ones included.
         totals: Counts of what was delivered; of this rank where they differ between ranks.
         info: What the batch delivered last holds.
         exhausted: Whether no rank will get another batch in this run.
@@ -77,7 +78,11 @@ class OdbDataLoader(BaseDataLoader):
         """Of no effect; torchtitan's validator sets it."""
 
         purpose: Derived[str] = "train"
-        """Loaders of different purposes exchange over different groups."""
+        """Loaders of different purposes exchange over different groups; "held_out" reads the rows
+        that ``data.validation_fraction`` keeps from training."""
+
+        check_folder: Derived[str | None] = None
+        """Keeps what the check of the rows found, for a resumed run."""
 
     def __init__(
         self,
@@ -91,15 +96,11 @@ class OdbDataLoader(BaseDataLoader):
     ) -> None:
         self.config = config
         self.dp_rank, self.dp_world_size = dp_rank, dp_world_size
-        self.rows = Rows(config.data.path, config.data.max_samples)
-        self.encoder = Encoder(
-            tokenizer, max_len=seq_len, form=config.data.format, too_long=config.data.too_long
-        )
+        self.rows = self._open_rows()
+        self.encoder = Encoder(tokenizer, config.data.encoding(max_len=seq_len))
         self.group = data_group("state", dp_rank, dp_world_size)
-        self.epoch_rows = EpochRows(self.rows)
-        self.inputs: Inputs | None = None  # known after the check
-        self._grown: set[Path] = set()  # files that were warned of
-        self.loader = self._make_loader()
+        self.inputs: InputWatch | None = None  # for training rows that have a number
+        self.use(None)
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
         self.info: StepInfo | None = None
@@ -108,25 +109,42 @@ class OdbDataLoader(BaseDataLoader):
         self._filler: torch.Tensor | None = None  # a token to fill up the last step with
 
     def check(self) -> None:
-        """Check tokenizer and rows; all ranks together. Raises UserError, the same on all."""
-        data, tokenizer = self.config.data, self.encoder.tokenizer
-        size, limit = tokenizer.get_vocab_size(), self.config.vocab_size
+        """Check tokenizer and rows, and count the samples that each row gives.
+
+        All ranks together, before anything is loaded or read. Raises UserError, the same on all.
+        """
+        self.check_tokenizer()
+        data = self.config.data
+        if data.check:
+            folder = self.config.check_folder
+            self.use(
+                check_rows(
+                    self.rows,
+                    self.encoder,
+                    skip_errors=data.odb.on_error == "skip",
+                    dp_rank=self.dp_rank,
+                    dp_world_size=self.dp_world_size,
+                    group=self.group,
+                    folder=None if folder is None else Path(folder),
+                )
+            )
+
+    def check_tokenizer(self) -> None:
+        """Raise UserError if it has more tokens than the model."""
+        size, limit = self.encoder.tokenizer.get_vocab_size(), self.config.vocab_size
         if limit is not None and size > limit:
             raise UserError(
                 f"the tokenizer may have at most the model's {limit} tokens, got {size}; "
                 "set --hf_assets_path to the model's tokenizer"
             )
-        if data.check:
-            check_rows(
-                self.rows,
-                self.encoder,
-                skip_errors=data.odb.on_error == "skip",
-                dp_rank=self.dp_rank,
-                dp_world_size=self.dp_world_size,
-                group=self.group,
-            )
-        if self.config.purpose == "train":
-            self.inputs = self._read_inputs()
+
+    def use(self, checked: Checked | None) -> None:
+        """Take the samples that a check has counted; without one, a row is one sample."""
+        self.checked = checked
+        self.encoder.one_each = checked is None
+        self.samples = SampleIndex(self.rows, None if checked is None else checked.counts)
+        self.epoch_samples = EpochRows(self.samples)
+        self.loader = self._make_loader()
 
     def __iter__(self) -> Iterator[TitanBatch]:
         while not self.exhausted:
@@ -145,7 +163,7 @@ class OdbDataLoader(BaseDataLoader):
                 self._deliver(batch, is_last_of_epoch=following is None)
                 yield self._to_titan(batch)
                 batch = following
-            if self.epoch_rows.end_epoch():
+            if self.epoch_samples.end_epoch():
                 self._renew_loader(self.totals.epochs_done)
 
     def filler(self) -> TitanBatch:
@@ -167,9 +185,9 @@ class OdbDataLoader(BaseDataLoader):
         if self._state is None:
             return {self.STATE: b"", self.TOTALS: b""}
         states, totals = self._gather(self.totals)
-        told = {**asdict(totals), "past_rows": self.epoch_rows.past}
+        told = {**asdict(totals), "past_rows": self.epoch_samples.past}
         if self.inputs is not None:
-            told["inputs"] = asdict(self.inputs)
+            told["inputs"] = asdict(self.inputs.now)
         return {self.STATE: pack_states(states), self.TOTALS: json.dumps(told).encode()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -180,13 +198,13 @@ class OdbDataLoader(BaseDataLoader):
         past_rows, then = told.pop("past_rows", None), told.pop("inputs", None)
         merged = Totals(**told)
         self.totals = share(merged, self.dp_rank)
-        self.epoch_rows.past = (
-            merged.epochs_done * len(self.rows) if past_rows is None else past_rows
+        self.epoch_samples.past = (
+            merged.epochs_done * len(self.samples) if past_rows is None else past_rows
         )
         with _explained():
             states = unpack_states(state_dict[self.STATE])
             self._state = states[0]
-            if self._take_changes(None if then is None else Inputs(**then), states[0]):
+            if self._take_changes(then, states[0]):
                 self._note_end()
                 return
             if len(states) != self.dp_world_size:
@@ -201,77 +219,31 @@ class OdbDataLoader(BaseDataLoader):
         done = self.totals.epochs_done
         return done + (self._state is not None and describe_state(self._state)["epoch"] >= done)
 
-    def look_at_files(self) -> None:
-        """Raise UserError if a file has shrunk since it was read; warn of one that has grown."""
-        if self.inputs is None:
-            return
-        for path, file in zip(self._paths(), self.inputs.files, strict=True):
-            size = path.stat().st_size if path.exists() else 0
-            if size < file["bytes"]:
-                raise UserError(
-                    f"{path} had {file['bytes']} bytes when it was opened and has {size} now: rows "
-                    "are missing; put the file back as it was and run the same command again"
-                )
-            if size > file["bytes"] and path not in self._grown:
-                self._grown.add(path)
-                logger.warning(
-                    "%s has grown from %d to %d bytes since it was opened: its new rows are no "
-                    "part of this run",
-                    *(path, file["bytes"], size),
-                )
-
-    def _read_inputs(self) -> Inputs:
-        data, tokenizer = self.config.data, self.encoder.tokenizer
-        options = {f.name: getattr(data, f.name) for f in fields(data)}
-        options = {f"data.{n}": v for n, v in options.items() if n not in NOT_OF_SAMPLES}
-        if data.too_long != "error":
-            options["training.seq_len"] = self.encoder.max_len
-        return inputs_of(
-            map(str, self._paths()),
-            str(tokenizer.tokenizer_path),
-            options,
-            rows=len(self.rows),
-            rank=self.dp_rank,
-            group=self.group,
+    def note_inputs(self) -> None:
+        """Take the fingerprints of what samples are made from; all ranks, after the check."""
+        self.inputs = InputWatch(
+            self.rows, self.encoder, self.config.data, rank=self.dp_rank, group=self.group
         )
 
-    def _paths(self) -> list[Path]:
-        return [file.path for file in self.rows.files]
-
-    def _take_changes(self, then: Inputs | None, state: dict[str, Any]) -> bool:
+    def _take_changes(self, then: Any, state: dict[str, Any]) -> bool:
         """Compare the data with that of the state, all ranks together.
 
         Returns:
-            Whether the state is done with: its epoch has ended, and the next has more rows.
+            Whether the state is done with: its epoch has ended, and the next has more samples.
         Raises:
             UserError: They differ, and that was not accepted.
         """
-        if then is None or self.inputs is None:
-            logger.info("the checkpoint does not say what data it is of: that is not checked")
+        if self.inputs is None:
             return False
-        change = compare(then, self.inputs, self._paths(), self.dp_rank, self.group)
         told = describe_state(state)
-        more = len(self.rows) - (told["num_samples"] or len(self.rows))
-        ended = self.totals.epochs_done > told["epoch"]
-        first = told["epoch"] + 2  # the epoch that has the new rows, counted from 1
-        accepted = more > 0 and then.rows == len(self.rows)  # by an earlier process of the run
-        if more > 0 and not change.reasons and not accepted:
-            epochs = self.config.data.num_epochs
-            late = "" if epochs is None or first <= epochs else f", and this run ends at {epochs}"
-            change.reasons.append(f"{more} rows were appended; they join epoch {first}{late}")
-        if change.reasons and not self.config.data.accept_changed:
-            raise UserError(
-                f"what is trained on is not what it was: {'; '.join(change.reasons)}; undo that, "
-                "or go on with it by --data.accept_changed"
-            )
-        if change.reasons:
-            logger.warning("going on with what changed: %s", "; ".join(change.reasons))
-        if more > 0 and not ended:
-            self.epoch_rows.first(told["num_samples"])
+        then_samples, ended = told["num_samples"], self.totals.epochs_done > told["epoch"]
+        more = self.inputs.accept(then, then_samples, len(self.samples), told["epoch"])
+        if more and not ended:
+            self.epoch_samples.first(then_samples)
             self._renew_loader(None)
-        elif more > 0:
+        elif more:
             self._renew_loader(told["epoch"] + 1)
-        return more > 0 and ended
+        return more and ended
 
     def _renew_loader(self, epoch: int | None) -> None:
         self.loader.shutdown()
@@ -328,21 +300,34 @@ class OdbDataLoader(BaseDataLoader):
     def _longest_batch(self) -> int:
         """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
         odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
-        most = odb.token_budget if odb.layout == "packed" else self.encoder.max_len
+        most = odb.token_budget if odb.layout == "packed" else self.encoder.encoding.max_len
         return -(-most // multiple) * multiple
+
+    def _open_rows(self) -> Mixture:
+        return self.config.data.inputs().open(held_out=self.config.purpose == "held_out")
+
+    def _rounding(self) -> Rounding:
+        return Rounding(
+            multiple=self.config.pad_to_multiple_of,
+            per_doubling=self.config.data.odb.shape_buckets,
+            longest=self._longest_batch(),
+        )
+
+    def _collate(self) -> PadCollate:
+        layout = self.config.data.odb.layout
+        return PadCollate(pad_to_multiple_of=self._rounding(), layout=layout, positions=True)
+
+    def _budget(self) -> TokenBudget:
+        odb = self.config.data.odb
+        rounding = None if odb.layout == "packed" else self._rounding()
+        return TokenBudget(odb.token_budget, rounding=rounding)
 
     def _make_loader(self) -> OdbLoader:
         data, odb = self.config.data, self.config.data.odb
-        packed = odb.layout == "packed"
-        rounding = Rounding(
-            multiple=self.config.pad_to_multiple_of,
-            per_doubling=odb.shape_buckets,
-            longest=self._longest_batch(),
-        )
         return odb_loader(
-            self.epoch_rows.now,
+            self.epoch_samples.now,
             self.encoder,
-            token_budget=TokenBudget(odb.token_budget, rounding=None if packed else rounding),
+            token_budget=self._budget(),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -355,11 +340,7 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=PadCollate(
-                pad_to_multiple_of=rounding,
-                layout=odb.layout,
-                positions=True,
-            ),
+            collate=self._collate(),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,

@@ -7,7 +7,7 @@ appended from rows that are others.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ _BLOCK = 1 << 20
 _SAMPLES, _SAMPLE = 4096, 64 << 10
 # Fields of the data section that say which rows come when, not what a row becomes.
 NOT_OF_SAMPLES = {
-    *("path", "validation_path", "max_samples", "epochs", "sample_quota", "shuffle", "seed"),
-    *("check", "audit_log", "accept_changed", "stop_after_s", "stop_within_s", "odb"),
+    *("path", "max_samples", "epochs", "sample_quota", "shuffle", "seed", "streaming", "odb"),
+    *("validation_path", "validation_split", "cache_dir", "check", "audit_log"),
+    *("accept_changed", "stop_after_s", "stop_within_s"),
 }
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model")
 _TOKENIZER_KEYS = ("bos_token", "eos_token", "add_bos_token", "add_eos_token")
@@ -37,14 +38,14 @@ class Inputs:
         tokenizer: Digest of its vocabulary and special tokens.
         chat_template: Digest of its text.
         options: Settings that change samples.
-        rows: All rows there are.
+        samples: All there are, once they are known.
     """
 
     files: list[dict[str, Any]] = field(default_factory=list)
     tokenizer: str = ""
     chat_template: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    rows: int = 0
+    samples: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,37 +62,32 @@ class Change:
 
 
 def inputs_of(
-    paths: Iterable[str],
+    paths: Sequence[Path],
     tokenizer_path: str,
     options: Mapping[str, Any],
     *,
-    rows: int,
     rank: int,
     group: dist.ProcessGroup | None,
 ) -> Inputs:
     """Read what there is now; all ranks together.
 
     Args:
-        paths: Data files; what is no file is left to its name in ``options``.
+        paths: Data files.
         tokenizer_path: Folder.
         options: Settings that change samples; a value that names a file counts with its content.
-        rows: All of them.
         rank: That shares the reading.
         group: Of the ranks that read the same data.
     """
     files = []
-    for name in paths:
-        path = Path(name)
-        if path.is_file():
-            size = path.stat().st_size
-            digest = digest_of(path, size, rank, group)
-            files.append({"name": path.name, "bytes": size, "digest": digest})
+    for path in paths:
+        size = path.stat().st_size
+        digest = digest_of(path, size, rank, group)
+        files.append({"name": path.name, "bytes": size, "digest": digest})
     return Inputs(
         files=files,
         tokenizer=_tokenizer(Path(tokenizer_path)),
         chat_template=_chat_template(Path(tokenizer_path)),
         options={name: _with_content(value) for name, value in options.items()},
-        rows=rows,
     )
 
 

@@ -1,19 +1,26 @@
 """Rows that were appended between two processes of a run: the next epoch has them."""
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 
-class FirstRows(Sequence[Any]):
+class Indexed(Protocol):
+    """What an epoch reads: by index, and of a known length."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class FirstRows:
     """The first rows of a table, as a table."""
 
-    def __init__(self, rows: Sequence[Any], number: int) -> None:
+    def __init__(self, rows: Indexed, number: int) -> None:
         self._rows, self._number = rows, number
 
     def __len__(self) -> int:
         return self._number
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int, /) -> Any:
         if not 0 <= index < self._number:
             raise IndexError(f"row must be in [0, {self._number}), got {index}")
         return self._rows[index]
@@ -31,9 +38,9 @@ class EpochRows:
         past: Rows of all whole epochs so far, added up.
     """
 
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self._all: Sequence[Any] = rows
-        self.now: Sequence[Any] = rows
+    def __init__(self, rows: Indexed) -> None:
+        self._all: Indexed = rows
+        self.now: Indexed = rows
         self.past = 0
 
     def first(self, number: int) -> None:

@@ -165,8 +165,8 @@ def configurations(module: ModuleType) -> list[str]:
 
 def _refuse_derived(args: Sequence[str], config: Any) -> None:
     names = {flag.name for flag in flags_of(config)} if config is not None else set()
-    given = "data.path" in map(_name, args)
-    if "data.path" not in names or not (given or config.data.path):
+    given = {"data.path", "data.mix"} & set(map(_name, args))
+    if "data.path" not in names or not (given or config.data.has_rows):
         return  # the configured dataloader's own flags
     for arg in args:
         name = _name(arg)

@@ -10,7 +10,7 @@ from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.run import logs
 
 logger = logging.getLogger(__name__)
-_LOOKED_AT = 256  # rows that the number of tokens is estimated from
+_LOOKED_AT = 256  # samples that the number of tokens is estimated from
 
 
 def announce(
@@ -18,20 +18,27 @@ def announce(
 ) -> None:
     """Log a few lines; call it on rank 0."""
     data, spec, world = config.data, config.model_spec, odb.dp_world_size
-    names = [Path(name).name for name in data.path]
+    names = [Path(name).name for name in data.path or data.mix]
     files = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    rows = len(odb.rows)
-    per_row = _mean_tokens(odb)
+    if data.streaming:
+        logger.info(f"training {spec.name} {spec.flavor} ({parameters:,} parameters) on {files}")
+        return _say_where(config, step)
+    samples = len(odb.samples)
+    per_sample = _mean_tokens(odb)
     budget = data.odb.token_budget
     logger.info(
-        f"training {spec.name} {spec.flavor} ({parameters:,} parameters) on {rows:,} rows of "
-        f"{files}: about {per_row * rows:,.0f} tokens per epoch"
+        f"training {spec.name} {spec.flavor} ({parameters:,} parameters) on {samples:,} "
+        f"samples of {files}: about {per_sample * samples:,.0f} tokens per epoch"
     )
     logger.info(
         f"{world} data-parallel rank{'s' if world > 1 else ''}, {budget:,} tokens per rank and "
         f"microbatch, {accumulation} microbatch{'es' if accumulation > 1 else ''} per step: "
-        f"{_length(config, per_row, rows, budget * world * accumulation)}"
+        f"{_length(config, per_sample, samples, budget * world * accumulation)}"
     )
+    _say_where(config, step)
+
+
+def _say_where(config: Any, step: int) -> None:
     log = logs.current.path if logs.current is not None else None
     more = f"; all of the log in {log}" if log is not None else ""
     begins = f"going on after step {step}" if step else "beginning with step 1"
@@ -39,25 +46,27 @@ def announce(
 
 
 def _mean_tokens(odb: OdbDataLoader) -> float:
-    """Of a row's sample, from some rows spread over the data; rows without one count as 0."""
-    rows = odb.rows
-    places = range(0, len(rows), max(1, len(rows) // _LOOKED_AT))
+    """Of a sample: as the check found it, else from some of them; dropped ones count as 0."""
+    samples = odb.samples
+    if odb.checked is not None:
+        histogram = odb.checked.report.histogram
+        return sum(length * number for length, number in histogram.items()) / len(samples)
     lengths = []
-    for index in places:
+    for index in range(0, len(samples), max(1, len(samples) // _LOOKED_AT)):
         try:
-            sample = odb.encoder(rows[index])
+            sample = odb.encoder(samples[index])
         except ValueError:
             sample = None  # reported, if at all, by whoever trains on it
         lengths.append(0 if sample is None else len(sample["input_ids"]))
     return sum(lengths) / max(1, len(lengths))
 
 
-def _length(config: Any, per_row: float, rows: int, tokens_per_step: int) -> str:
+def _length(config: Any, per_sample: float, samples: int, tokens_per_step: int) -> str:
     """About how many steps the run has; a batch is seldom full to the last token."""
     data, steps = config.data, config.training.steps
-    goals = [rows * data.num_epochs] if data.num_epochs is not None else []
+    goals = [samples * data.num_epochs] if data.num_epochs is not None else []
     goals += [data.sample_quota] if data.sample_quota is not None else []
-    about = math.ceil(min(goals) * per_row / tokens_per_step) if goals else None
+    about = math.ceil(min(goals) * per_sample / tokens_per_step) if goals else None
     if steps != UNLIMITED_STEPS and (about is None or steps <= about):
         return f"{steps:,} steps"
     return f"at least {about:,} steps"

@@ -112,7 +112,8 @@ def not_finite(
     """The error that names the first bad step and its samples; all ranks make it together."""
     step = health.first_bad()
     loss, norm = step.told()
-    places = [odb.rows.where(index) for index in step.indices] if odb is not None else []
+    numbered = odb is not None and odb.inputs is not None  # rows of a stream have no number
+    places = [odb.samples.where(i) for i in step.indices] if odb is not None and numbered else []
     mine = {"step": step.number, "loss": loss, "grad_norm": norm, "samples": places}
     ranks: list[Any] = gather(mine, group)
     number = min(rank["step"] for rank in ranks)
@@ -121,9 +122,9 @@ def not_finite(
     named = [place for rank in culprits for place in rank["samples"]]
     path = Path(dump_folder) / f"not_finite_step_{number}.json"
     where = ""
-    if dist.get_rank() == 0 and odb is not None:
+    if dist.get_rank() == 0 and numbered:
         path.write_text(json.dumps({"step": number, "ranks": ranks}, indent=2) + "\n")
-    if odb is not None:
+    if numbered:
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
         where = f" on {', '.join(named[:_NAMED])}{more} (all samples of the step in {path})"
     total = sum(rank["loss"] for rank in ranks)

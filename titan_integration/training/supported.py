@@ -1,6 +1,7 @@
 """What torchtitan 0.3 cannot do with batches of changing shape: refused before it starts."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
@@ -21,6 +22,7 @@ from titan_integration.upstream import (
     Trainer,
 )
 
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
 FLEX_BLOCK = 128  # tokens; flex_attention's kernels work on blocks of them
 BOUNDED_DISPATCHERS = (
     DeepEPTokenDispatcher.Config,
@@ -45,9 +47,24 @@ def length_multiple(config: Trainer.Config, wanted: int) -> int:
     return math.lcm(*needs)
 
 
+def check_tokenizer_folder(folder: str) -> None:
+    """Raise UserError unless there is a tokenizer in the folder."""
+    path = Path(folder)
+    why = ""
+    if not path.is_dir():
+        why = ", which is no folder" if path.exists() else ", which is not there"
+    elif not any((path / name).is_file() for name in TOKENIZER_FILES):
+        why = f", which has none of {', '.join(TOKENIZER_FILES)}"
+    if why:
+        raise UserError(
+            f"hf_assets_path must be a folder with a tokenizer, got {folder!r}{why}; set "
+            "--hf_assets_path"
+        )
+
+
 def check_supported(config: Trainer.Config, data: DataConfig) -> None:
     """Raise UserError, with the remedy, on a configuration that cannot run."""
-    if not data.path:
+    if not data.has_rows:
         return
     longest = _model_limit(config)
     if longest is not None and config.training.seq_len > longest:
@@ -65,17 +82,29 @@ def check_supported(config: Trainer.Config, data: DataConfig) -> None:
     _check_parallelism(config)
     _check_batches(config, data)
     _check_components(config)
+    _check_schedule(config, data)
+
+
+def _check_schedule(config: Trainer.Config, data: DataConfig) -> None:
+    schedule = config.lr_scheduler
+    assert isinstance(schedule, SampleLRSchedulers.Config)
+    if data.streaming and schedule.unit != "steps" and data.sample_quota is None:
+        raise UserError(
+            f"a learning rate in {schedule.unit} must know how long the run is, which a stream "
+            "does not say: set --data.sample_quota, or --lr_scheduler.unit steps with "
+            "--training.steps"
+        )
 
 
 def _check_validation(config: Trainer.Config, data: DataConfig) -> None:
-    if not data.validation_path:
+    if not data.has_validation:
         return
     if not config.validator.enable:
-        raise UserError("data.validation_path needs a validator, got none; set --validator.enable")
+        raise UserError("held-out rows need a validator, got none; set --validator.enable")
     got = type(config.validator)
     if not issubclass(got, OdbValidator.Config):
         raise UserError(
-            f"validator must be an {OdbValidator.Config.__qualname__} with data.validation_path, "
+            f"validator must be an {OdbValidator.Config.__qualname__} with held-out rows, "
             f"got {got.__qualname__}; see titan_integration.training.with_odb.with_odb"
         )
     _check_degrees(config)  # torchtitan's own batches may have them, these may not

@@ -14,7 +14,9 @@ from torch.distributed.fsdp import FSDPModule
 from titan_integration.data.audit import AuditLog
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.data.dataloader import OdbDataLoader, TitanBatch
+from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.stock import StockDataLoader
+from titan_integration.data.stream import OdbStreamLoader
 from titan_integration.errors import UserError
 from titan_integration.process_groups import all_max, on_rank_zero
 from titan_integration.run.failures import explain, first_line, is_out_of_memory
@@ -24,12 +26,17 @@ from titan_integration.training.health import Health, Memory, not_finite
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.summary import Summary, coverage
-from titan_integration.training.supported import check_supported, length_multiple
+from titan_integration.training.supported import (
+    check_supported,
+    check_tokenizer_folder,
+    length_multiple,
+)
 from titan_integration.training.validator import OdbValidator, validation_data
 from titan_integration.upstream import (
     LOSS_NOT_FINITE,
     BaseCheckpointManager,
     CheckpointManager,
+    HuggingFaceTokenizer,
     LRSchedulersContainer,
     MetricsProcessor,
     Trainer,
@@ -74,27 +81,32 @@ class OdbTrainer(Trainer):
 
         def __post_init__(self) -> None:
             Trainer.Config.__post_init__(self)
-            if self.data.path and self.data.odb.enable:
+            if type(self.tokenizer) is HuggingFaceTokenizer.Config:
+                self.tokenizer = ChatTokenizer.Config()  # Takes any chat template.
+            if self.data.has_rows and self.data.odb.enable:
                 self.dataloader = self._odb_loader(self.data, "train")
-            elif self.data.path:
+            elif self.data.has_rows:
                 self.dataloader = StockDataLoader.Config(data=self.data)
-            if self.data.validation_path:
-                self.validator.dataloader = self._odb_loader(
-                    validation_data(self.data), "validation"
-                )
+            if self.data.has_validation:
+                purpose = "validation" if self.data.validation_path else "held_out"
+                self.validator.dataloader = self._odb_loader(validation_data(self.data), purpose)
 
         def validate(self) -> None:
             """Raise UserError on what cannot run; before any process group exists."""
             self.data.validate()
+            if self.data.has_rows:
+                check_tokenizer_folder(self.hf_assets_path)
             check_supported(self, self.data)
 
         def _odb_loader(self, data: DataConfig, purpose: str) -> OdbDataLoader.Config:
             model = self.model_spec.model if self.model_spec is not None else None
-            return OdbDataLoader.Config(
+            kind = OdbStreamLoader if data.streaming else OdbDataLoader
+            return kind.Config(
                 data=data,
                 pad_to_multiple_of=length_multiple(self, data.odb.pad_to_multiple_of),
                 vocab_size=getattr(model, "vocab_size", None),
                 purpose=purpose,
+                check_folder=str(Path(self.dump_folder) / "row_checks"),
             )
 
     config: Config
@@ -213,8 +225,9 @@ class OdbTrainer(Trainer):
         assert self.guard is not None
         if all_max([int(self.health.is_bad_now())], self.guard.group)[0]:
             raise self._not_finite()
-        if self.odb is not None:
-            on_rank_zero(self.odb.look_at_files, self.guard.group)
+        inputs = self.odb.inputs if self.odb is not None else None
+        if inputs is not None:
+            on_rank_zero(inputs.look_at_files, self.guard.group)
 
     def _not_finite(self) -> UserError:
         assert self.guard is not None
@@ -243,6 +256,7 @@ class OdbTrainer(Trainer):
 
     def _prepare(self, odb: OdbDataLoader) -> None:
         odb.check()
+        odb.note_inputs()
         self._plan(odb)
         if self.config.data.audit_log is not None:
             self.audit = AuditLog(self.config.data.audit_log, dist.get_rank())
@@ -254,8 +268,8 @@ class OdbTrainer(Trainer):
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
         whole = None
-        if data.num_epochs is not None:
-            whole = odb.epoch_rows.expected(data.num_epochs, odb.totals.epochs_done)
+        if data.num_epochs is not None and not data.streaming:
+            whole = odb.epoch_samples.expected(data.num_epochs, odb.totals.epochs_done)
         self.samples_total = whole
         goals = [n for n in (whole, data.sample_quota) if n is not None]
         steps = self.config.training.steps

@@ -139,7 +139,7 @@ def test_the_first_lines_say_what_is_trained_on_what(saved: Path) -> None:
     said_first = "\n".join(before)
     for words in (
         "46,176 parameters",
-        "240 rows of rows.jsonl",
+        "240 samples of rows.jsonl",
         "2 data-parallel ranks",
         str(saved),
     ):
