@@ -117,6 +117,7 @@ class OdbDataLoader(BaseDataLoader):
         data = self.config.data
         if data.check:
             folder = self.config.check_folder
+            self.loader.shutdown()  # two loaders cannot have one group
             self.use(
                 check_rows(
                     self.rows,

@@ -22,7 +22,8 @@ def announce(
     files = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     if data.streaming:
         logger.info(f"training {spec.name} {spec.flavor} ({parameters:,} parameters) on {files}")
-        return _say_where(config, step)
+        _say_where(config, step)
+        return
     samples = len(odb.samples)
     per_sample = _mean_tokens(odb)
     budget = data.odb.token_budget
