@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from odb_nodes.batching.budget import TokenBudget
-from odb_nodes.batching.cutting import num_tokens
+from odb_nodes.batching.keys import num_tokens
 from odb_nodes.batching.window import Window, age_of, make_key
 from odb_nodes.protocol import steps as protocol_steps
 from odb_nodes.protocol.policies import find_policy

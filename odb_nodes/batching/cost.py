@@ -1,0 +1,51 @@
+"""What a sample costs a model, in tokens: attention makes a long one cost more than its length."""
+
+from dataclasses import dataclass
+from math import isfinite, sqrt
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """``per_token * L + per_pair * L * L`` for a document of L tokens.
+
+    Counted in tokens, that is divided by ``per_token``: with ``Cost(1.0, 1e-4)`` two documents of
+    1,000 tokens cost 2,200, one of 2,000 costs 2,400.
+
+    Attributes:
+        per_token: Of all that a model does token by token (matrices, embedding, head).
+        per_pair: Of attention, which sees pairs of tokens of one document; 0 where it sees all
+            pairs of a row, whatever documents they are in.
+    Raises:
+        ValueError: ``per_token`` not positive, or ``per_pair`` negative.
+    """
+
+    per_token: float = 1.0
+    per_pair: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.per_token) and self.per_token > 0):
+            raise ValueError(f"cost per token must be positive, got {self.per_token}")
+        if not (isfinite(self.per_pair) and self.per_pair >= 0):
+            raise ValueError(f"cost per pair must be at least 0, got {self.per_pair}")
+
+    @property
+    def slope(self) -> float:
+        """How much each further token of a document adds to what a token costs."""
+        return self.per_pair / self.per_token
+
+    def of(self, length: int) -> float:
+        """Cost of one document, in tokens."""
+        return length + self.slope * length * length
+
+    def longest(self, room: float) -> int:
+        """Tokens of the longest document that costs at most ``room``; 0 if there is none."""
+        if room < 1:
+            return 0
+        # The root of slope * L * L + L = room, in the form that loses no digits for small slopes.
+        slope = self.slope
+        length = int(2 * room / (1 + sqrt(1 + 4 * slope * room)))
+        return length + 1 if length + 1 + slope * (length + 1) ** 2 <= room else length
+
+    def describe(self) -> str:
+        """As text, equal for equal ratios."""
+        return f"{self.slope:.9g}"
