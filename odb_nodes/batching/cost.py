@@ -49,3 +49,22 @@ class Cost:
     def describe(self) -> str:
         """As text, equal for equal ratios."""
         return f"{self.slope:.9g}"
+
+
+_FINENESS = 256  # a target moves in steps of this part of the budget, so that plans stay a while
+
+
+def cost_target(total_cost: int, total_tokens: int, max_tokens: int) -> float | None:
+    """The cost at which a group is full: that of ``max_tokens`` at the mean cost of a token.
+
+    Args:
+        total_cost: Of all groups of all ranks so far, as all ranks know it.
+        total_tokens: Real tokens in them.
+        max_tokens: Of a group.
+    Returns:
+        None before the first group.
+    """
+    if total_tokens == 0:
+        return None
+    unit = max_tokens / _FINENESS
+    return round(total_cost * max_tokens / (total_tokens * unit)) * unit

@@ -10,11 +10,11 @@ from odb_nodes.batching.keys import AGE_BITS
 from odb_nodes.batching.layout import Limits
 from odb_nodes.batching.ordered import OrderedKeys
 
-# Filled by best fit is the last 15 % of a row. More would choose samples by their length, which
-# would correlate length with time: the large ones that fit are taken first. A larger window finds
-# as good a fit for less, and has more to choose from: beyond this many samples the part shrinks.
+# The end of a row is filled by best fit: the last 15 %, but no more than two of its documents. More
+# would choose samples by their length, which would correlate length with time, as the largest that
+# fit are taken first; it would fill a row no better.
 _BEST_FIT_PART = 0.15
-_WINDOW = 256
+_BEST_FIT_DOCUMENTS = 2
 _TRIED = 16  # samples that would fit but for a further limit, before a row counts as full
 
 
@@ -22,9 +22,10 @@ _TRIED = 16  # samples that would fit but for a further limit, before a row coun
 class Packed:
     """Rows filled with whole documents: the oldest first, then whatever fits best.
 
-    A row takes samples in order of age until it is full to 85 %, then the largest that still fits,
-    again and again. A row of 100 tokens and samples of 60, 20, 30, 10 and 4 tokens in order of age:
-    60, 20 (80 of 100, and 30 does not fit), then 10 and 4 by best fit; 30 opens the next row.
+    A row takes samples in order of age until it is full to 85 % or more, then the largest that
+    still fits, again and again. A row of 100 tokens and samples of 60, 20, 30, 10 and 4 tokens in
+    order of age: 60, 20 (80 of 100, and 30 does not fit), then 10 and 4 by best fit; 30 opens the
+    next row.
 
     With a cost target, "full" also means that the documents cost that much: documents that are
     long, and cost more a token, then form shorter rows, so that all rows take equally long.
@@ -99,9 +100,7 @@ class Packed:
         Returns:
             The tokens left; negative if the group is an over-long sample.
         """
-        part = _BEST_FIT_PART * min(1.0, _WINDOW / max(1, len(keys)))
-        enough = target if target == inf else target - part * (target - group.cost)
-        room = self._fill_by_age(keys, group, room, (part * room, target, enough))
+        room = self._fill_by_age(keys, group, room, target)
         cost, allowed = self.cost, group.has_room if group.is_limited else None
         while room > 0:
             left = target - group.cost
@@ -113,12 +112,11 @@ class Packed:
             room -= key >> AGE_BITS
         return room
 
-    def _fill_by_age(
-        self, keys: OrderedKeys, group: "_Group", room: int, bounds: tuple[float, float, float]
-    ) -> int:
-        """Take the oldest until ``least`` tokens are left, or they cost ``enough``."""
-        least, target, enough = bounds
-        slope, taken, spent, count = self.cost.slope, group.keys, group.cost, 0
+    def _fill_by_age(self, keys: OrderedKeys, group: "_Group", size: int, target: float) -> int:
+        """Take the oldest documents until the row is nearly full. Returns the tokens left."""
+        slope, taken, first, spent = self.cost.slope, group.keys, group.cost, group.cost
+        room, count, least = size, 0, _BEST_FIT_PART * size
+        enough = target if target == inf else target - _BEST_FIT_PART * (target - first)
         for key in keys.oldest_first():
             length = key >> AGE_BITS
             after = spent + length + slope * length * length
@@ -128,10 +126,17 @@ class Packed:
                 break
             group.add(key, after - spent)
             spent, room, count = after, room - length, count + 1
-            if room <= least or spent >= enough:
+            if (room <= least and _is_for_best_fit(room, size, count)) or (
+                spent >= enough and _is_for_best_fit(target - spent, target - first, count)
+            ):
                 break
         keys.pop_oldest(count)
         return room
+
+
+def _is_for_best_fit(left: float, size: float, count: int) -> bool:
+    """Whether what ``count`` documents leave of ``size`` is no more than two of them."""
+    return left * count <= _BEST_FIT_DOCUMENTS * (size - left)
 
 
 class _Group:
