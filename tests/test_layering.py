@@ -14,7 +14,7 @@ LAYERS = (
     ("odb_nodes.state", "odb_nodes.batching"),
     ("odb_nodes.protocol",),
     ("odb_nodes.nodes",),
-    ("odb_nodes.loss", "odb_nodes.collate"),
+    ("odb_nodes.loss", "odb_nodes.collate", "odb_nodes.pack"),
     ("odb_nodes.loader",),
     ("odb_nodes",),
     ("odb_nodes.testing",),
