@@ -1,6 +1,9 @@
 """Online dynamic batching as torchdata nodes, with exact, elastic state."""
 
 from odb_nodes.batching.budget import Limit, Rounding, TokenBudget
+from odb_nodes.batching.cost import Cost
+from odb_nodes.batching.packed import Packed
+from odb_nodes.batching.padded import Padded
 from odb_nodes.collate import PadCollate
 from odb_nodes.errors import (
     CoverageError,
@@ -16,6 +19,7 @@ from odb_nodes.nodes.grouping_node import GroupingNode
 from odb_nodes.nodes.sample_mapper import SampleMapper
 from odb_nodes.nodes.sampler_view import SamplerView
 from odb_nodes.nodes.stream_view import StreamView
+from odb_nodes.pack import PackCollate
 from odb_nodes.state.codec import pack_states, unpack_states
 from odb_nodes.state.description import describe_state, verify_states
 from odb_nodes.state.reshard import reshard_states
@@ -31,12 +35,16 @@ from odb_nodes.types import (
 __all__ = [
     "AlignNode",
     "AlignedGroup",
+    "Cost",
     "CoverageError",
     "GroupingNode",
     "Limit",
     "OdbBatch",
     "OdbLoader",
+    "PackCollate",
+    "Packed",
     "PadCollate",
+    "Padded",
     "PeerFailedError",
     "Rounding",
     "Sample",

@@ -7,12 +7,15 @@ from typing import Any, Literal
 from torchdata.nodes import BaseNode, Loader, Mapper, PinMemory, Prefetcher
 
 from odb_nodes.batching.budget import TokenBudget
-from odb_nodes.collate import PadCollate
+from odb_nodes.batching.cost import Cost
+from odb_nodes.batching.layout import Layout
+from odb_nodes.batching.layouts import find_layout
 from odb_nodes.nodes.align_node import AlignNode
 from odb_nodes.nodes.grouping_node import GroupingNode
 from odb_nodes.nodes.sample_mapper import SampleMapper
 from odb_nodes.nodes.sampler_view import SamplerView
 from odb_nodes.nodes.upstream import abandon, stop
+from odb_nodes.pack import Shape, collate_for
 from odb_nodes.protocol.exchange import Exchange
 from odb_nodes.state.description import align_state, copy_plain, find_align_state
 from odb_nodes.types import AlignedGroup, OdbBatch
@@ -191,6 +194,10 @@ def odb_loader(
     transform: Callable[..., Any] | None = None,
     *,
     token_budget: int | TokenBudget,
+    layout: str | Layout = "padded",
+    rows: int | None = None,
+    shape: Shape | None = None,
+    cost: tuple[float, float] | None = None,
     window: int = 1024,
     length: Callable[[Any], int] | None = None,
     num_workers: int = 0,
@@ -214,12 +221,19 @@ def odb_loader(
     overlong: Literal["alone", "drop", "raise"] = "alone",
     timeout_s: float = 600.0,
 ) -> OdbLoader:
-    """Batches of at most ``token_budget`` padded tokens, the same number of steps on every rank.
+    """Batches of at most ``token_budget`` tokens, the same number of steps on every rank.
 
     Args:
         dataset: Anything with ``__len__`` and ``__getitem__``.
         transform: ``raw -> {"input_ids": ..., "labels": ...}``, or None to drop the sample.
-        token_budget: Padded tokens a rank and step.
+        token_budget: Tokens per rank and step, in their layout.
+        layout: "padded", samples of like length padded to the longest; "packed", rows of whole
+            documents for attention that knows documents; or a ``Padded`` or ``Packed``.
+        rows: Rows of a packed step, 1 by default; each has ``token_budget // rows`` tokens.
+        shape: Of packed steps, "dynamic" (default) or "fixed"; see ``PackCollate``, which is the
+            default ``collate`` of packed steps.
+        cost: ``(a, b)``: a document of L tokens costs ``a * L + b * L * L``. Packed groups are
+            then cut to one cost, so that no rank waits for another.
         window: Samples buffered a rank; more is closer to the fewest steps.
         length: ``data -> tokens``; default ``len(data["input_ids"])``.
         num_workers: Workers for dataset and transform; 0 maps in a background thread.
@@ -238,7 +252,8 @@ def odb_loader(
         policy: "sliding" or "tumbling"; see ``AlignNode``.
         steps_per_round: Most steps between two exchanges.
         idle: "emit" or "skip" steps on which this rank has nothing.
-        collate: ``list of data -> tensors``; default ``PadCollate()``.
+        collate: ``list of data -> tensors``; default ``PadCollate()``, for packed steps
+            ``PackCollate(...)``.
         prefetch: Batches prepared ahead.
         pin_memory: Copy tensors into pinned memory.
         rng_seed: Gives ``transform`` a generator of its own for every sample; see
@@ -254,6 +269,16 @@ def odb_loader(
             f"world_size={world_size} needs process_group: "
             'pass torch.distributed.new_group(backend="gloo")'
         )
+    budget = TokenBudget(token_budget) if isinstance(token_budget, int) else token_budget
+    how = find_layout(layout, rows=rows, cost=None if cost is None else Cost(*cost))
+    if shape == "fixed" and overlong == "alone":
+        raise ValueError(
+            'shape="fixed" has no room for a sample longer than a row: use overlong="drop" or '
+            '"raise", or shape="dynamic"'
+        )
+    if collate is not None and shape is not None:
+        raise ValueError("shape is of the default collate: leave it out, or leave collate out")
+    collate = collate or collate_for(how, budget, shape)
     view = SamplerView(len(dataset), rank=rank, world_size=world_size, shuffle=shuffle, seed=seed)
     samples = SampleMapper(
         view,
@@ -268,7 +293,7 @@ def odb_loader(
         # Rounds take samples in bursts; reading ahead keeps the workers busy between them.
         read_ahead=max(1, window // 2) if prefetch else 0,
     )
-    groups = GroupingNode(samples, token_budget, window=window, overlong=overlong)
+    groups = GroupingNode(samples, budget, window=window, overlong=overlong, layout=how)
     align = AlignNode(
         groups,
         process_group=process_group,
@@ -285,6 +310,4 @@ def odb_loader(
             f"process_group has rank {transport.rank} of {transport.world_size}, "
             f"got rank={rank}, world_size={world_size}"
         )
-    return OdbLoader(
-        align, collate=collate or PadCollate(), prefetch=prefetch, pin_memory=pin_memory
-    )
+    return OdbLoader(align, collate=collate, prefetch=prefetch, pin_memory=pin_memory)

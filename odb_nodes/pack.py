@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from odb_nodes.batching.budget import Rounding
-from odb_nodes.collate import DEFAULT_PAD, read_columns
+from odb_nodes.batching.budget import Rounding, TokenBudget
+from odb_nodes.batching.layout import Layout
+from odb_nodes.batching.packed import Packed
+from odb_nodes.collate import DEFAULT_PAD, PadCollate, read_columns
 from odb_nodes.errors import SampleError
 from odb_nodes.types import IGNORE_INDEX
 
@@ -40,8 +42,8 @@ class PackCollate:
         pad: Padding value by key, as for ``PadCollate``.
         pad_to_multiple_of: Dynamic rows are as long as a multiple of this many tokens, or as a
             ``Rounding`` allows.
-        pad_documents_to: Each document is padded to a multiple of this many tokens, for kernels
-            that need it (``TokenBudget.rounding`` counts it in).
+        pad_documents_to: Each document is padded to a multiple of this many tokens, or as a
+            ``Rounding`` says, for kernels that need it (``TokenBudget.rounding`` counts it in).
         longest_padding: Padding that is longer becomes several documents, for models that check
             positions or pay for long documents.
         max_documents: ``cu_seqlens`` has one entry more than this, always: empty documents follow
@@ -63,7 +65,7 @@ class PackCollate:
         shape: Shape = "dynamic",
         pad: Mapping[str, int | float] = DEFAULT_PAD,
         pad_to_multiple_of: int | Rounding = 1,
-        pad_documents_to: int = 1,
+        pad_documents_to: int | Rounding = 1,
         longest_padding: int | None = None,
         max_documents: int | None = None,
         form: Form = "cu_seqlens",
@@ -71,7 +73,6 @@ class PackCollate:
         numbers = {
             "row_tokens": row_tokens,
             "rows": rows,
-            "pad_documents_to": pad_documents_to,
             "longest_padding": longest_padding,
             "max_documents": max_documents,
         }
@@ -85,13 +86,11 @@ class PackCollate:
             raise ValueError("row_tokens is needed for a fixed shape and for several rows")
         if max_documents is not None and form == "position_ids":
             raise ValueError("max_documents pads cumulative lengths, which this form does not have")
-        if isinstance(pad_to_multiple_of, int):
-            pad_to_multiple_of = Rounding(multiple=pad_to_multiple_of)
         self.row_tokens, self.rows, self.shape, self.form = row_tokens, rows, shape, form
         self.pad = dict(pad)
         self.max_documents = max_documents
-        self._round_up = pad_to_multiple_of.up
-        self._document = Rounding(multiple=pad_documents_to)
+        self._row = _rounding(pad_to_multiple_of)
+        self._document = _rounding(pad_documents_to)
         self._longest_padding = longest_padding
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -138,7 +137,7 @@ class PackCollate:
     def _row_size(self, rows: list[list[int]]) -> int:
         longest = max(map(sum, rows))
         if self.shape == "dynamic":
-            return self._round_up(longest)
+            return self._row.up(longest)
         assert self.row_tokens is not None
         if longest > self.row_tokens:
             raise SampleError(
@@ -176,6 +175,35 @@ class PackCollate:
             "max_length_q": longest,
             "max_length_k": longest,
         }
+
+
+def collate_for(
+    layout: Layout, budget: TokenBudget, shape: Shape | None
+) -> PadCollate | PackCollate:
+    """The collate that goes with a layout.
+
+    Args:
+        layout: Of the groups.
+        budget: Of a group.
+        shape: Of packed steps; None is "dynamic".
+    Raises:
+        ValueError: A shape for groups that are not packed.
+    """
+    rounding = budget.rounding or Rounding()
+    if isinstance(layout, Packed):
+        return PackCollate(
+            layout.longest(budget),
+            rows=layout.rows,
+            shape=shape or "dynamic",
+            pad_documents_to=rounding,
+        )
+    if shape is not None:
+        raise ValueError(f'shape is of packed steps, got {shape!r}: use layout="packed"')
+    return PadCollate(pad_to_multiple_of=rounding)
+
+
+def _rounding(multiple: int | Rounding) -> Rounding:
+    return Rounding(multiple=multiple) if isinstance(multiple, int) else multiple
 
 
 def _lay(

@@ -39,6 +39,14 @@ class Layout(Protocol):
     def cost(self) -> Cost:
         """What a document costs the model."""
 
+    @property
+    def shares_cost(self) -> bool:
+        """Whether the ranks tell each other what their groups cost."""
+
+    @property
+    def has_target(self) -> bool:
+        """Whether groups are full at a cost, not only at the budget."""
+
     def take(self, keys: OrderedKeys, limits: Limits) -> list[int]:
         """Remove and return the next group, which holds the oldest sample.
 

@@ -46,6 +46,16 @@ class Packed:
         if self.rows < 1:
             raise ValueError(f"rows must be at least 1, got {self.rows}")
 
+    @property
+    def shares_cost(self) -> bool:
+        """Always: it is what evens the ranks out."""
+        return True
+
+    @property
+    def has_target(self) -> bool:
+        """If documents of one length cost other than their tokens."""
+        return self.cost.slope > 0
+
     def take(self, keys: OrderedKeys, limits: Limits) -> list[int]:
         """Fill the rows of one group, one after the other."""
         group = _Group(limits)

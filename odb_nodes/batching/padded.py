@@ -22,6 +22,16 @@ class Padded:
     cost: Cost = field(default_factory=Cost)
     name = "padded"
 
+    @property
+    def shares_cost(self) -> bool:
+        """If it is more than tokens, which the totals tell anyway."""
+        return self.cost.slope > 0
+
+    @property
+    def has_target(self) -> bool:
+        """No: rows of like length cost alike, and groups are cut by area."""
+        return False
+
     def take(self, keys: OrderedKeys, limits: Limits) -> list[int]:
         """The group with the most real tokens around the oldest sample.
 
@@ -74,7 +84,7 @@ class Padded:
         return budget.max_tokens
 
     def describe(self) -> str:
-        return self.name
+        return ""  # as before there were layouts, so that states go on
 
 
 def cut(keys: list[int], budget: TokenBudget) -> list[list[int]]:

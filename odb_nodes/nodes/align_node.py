@@ -4,19 +4,21 @@ import logging
 import threading
 from typing import Any, Literal
 
+import numpy as np
 from torchdata.nodes import BaseNode
 
+from odb_nodes.batching.cost import cost_target
 from odb_nodes.errors import CoverageError, PeerFailedError
 from odb_nodes.nodes.buffered import mask_labels
 from odb_nodes.nodes.grouping_node import GroupingNode
-from odb_nodes.nodes.rounds import Round, empty_round, own_counts, round_from_state
+from odb_nodes.nodes.rounds import Room, Round, empty_round, own_counts, round_from_state
 from odb_nodes.nodes.sampler_view import SamplerView
 from odb_nodes.protocol.exchange import Exchange
 from odb_nodes.protocol.proposal import Proposal
 from odb_nodes.protocol.reports import Report
 from odb_nodes.protocol.settings import AlignmentSettings
 from odb_nodes.protocol.steps import plan_steps, step_order, steps_to_quota
-from odb_nodes.protocol.transport import Transport, make_transport
+from odb_nodes.protocol.transport import Int64s, Transport, make_transport
 from odb_nodes.state.counters import Counters
 from odb_nodes.state.description import copy_plain, state_for_rank
 from odb_nodes.state.permutation import key64
@@ -88,6 +90,12 @@ class AlignNode(BaseNode[AlignedGroup]):
         )
         self.source = source
         self.exchange = Exchange(make_transport(process_group, timeout_s))
+        self._room = Room(
+            layout=source.layout,
+            max_tokens=source.budget.max_tokens,
+            world_size=self.exchange.transport.world_size,
+            shares_cost=totals and source.layout.shares_cost,
+        )
         self._quota = sample_quota
         self._source_state: dict[str, Any] | None = None  # taken once a round, not once a step
         view: Any = getattr(source.source, "view", None)
@@ -176,7 +184,7 @@ class AlignNode(BaseNode[AlignedGroup]):
     def _start_pass(self, quota_done: int) -> None:
         self.counters = Counters()
         self._quota_done = quota_done
-        self._set_round(empty_round(self.source.sample_refs.join([])))
+        self._set_round(empty_round(self.source.sample_refs.join([]), self._room))
 
     def _set_round(self, round_: Round) -> None:
         self._round = round_
@@ -214,8 +222,12 @@ class AlignNode(BaseNode[AlignedGroup]):
         return True
 
     def _propose(self) -> Proposal:
-        source, rules = self.source, self._rules
-        capacity = rules.capacity(source.window_size, self.counters, self.transport.world_size)
+        source, rules, counters = self.source, self._rules, self.counters
+        if source.layout.has_target:
+            source.window.aim(
+                cost_target(counters.total_cost, counters.total_tokens, source.budget.max_tokens)
+            )
+        capacity = rules.capacity(source.window_size, counters, self.transport.world_size)
         try:
             proposal = rules.policy.propose(source.window, source.refill, capacity)
         except Exception as error:
@@ -231,14 +243,23 @@ class AlignNode(BaseNode[AlignedGroup]):
         order = step_order(steps, self.source.epoch, self.counters.steps)
         taken = [source.take(group) for group in groups]
         buffered = [taken[slot] for slot in order]
-        own = own_counts(buffered)
-        totals = self.exchange.total(own) if self._rules.totals else own
+        own = own_counts(buffered, source.layout)
         refs = source.sample_refs.join(held.ref for step in buffered for held in step)
-        round_ = Round(buffered, refs, own, totals)
+        totals = self._totals(own)
+        round_ = Round(buffered, refs, own, totals, self._room)
         if self._quota is not None:
             kept = steps_to_quota(totals[:, 0], self._quota - self._quota_done)
             source.put_back(round_.cut(kept))
         self._set_round(round_)
+
+    def _totals(self, own: Int64s) -> Int64s:
+        """What the steps of a round hold on all ranks, ``[T, 3]`` or, with costs, ``[T, 5]``."""
+        if not self._rules.totals:
+            return own[:, :3]
+        if not self._room.shares_cost:
+            return self.exchange.total(own[:, :3])
+        highest = self.exchange.highest(own[:, 3])
+        return np.column_stack([self.exchange.total(own), highest])
 
     def _deliver(self) -> AlignedGroup | None:
         """The next step of the round; None if it is IDLE and such steps are skipped."""
@@ -277,7 +298,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         return key64(self._settings_key, self.source.epoch, self.counters.steps) >> 2
 
     def _settings(self) -> dict[str, Any]:
-        return self._rules.order_settings(self.source.budget.describe(), self.source.window_size)
+        return self._rules.order_settings(self.source.describe(), self.source.window_size)
 
     # State
 
@@ -285,7 +306,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         rank, world_size = self.transport.rank, self.transport.world_size
         state = state_for_rank(state, self._settings(), rank=rank, world_size=world_size)
         self.source.reset(state[self.SOURCE_KEY])
-        round_ = round_from_state(state["pending"], self.source.sample_refs)
+        round_ = round_from_state(state["pending"], self.source.sample_refs, self._room)
         self._start_pass(quota_done=state["quota_done"])
         self.counters = Counters.from_state(state["counters"])
         self._set_round(round_)

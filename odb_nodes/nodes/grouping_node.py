@@ -7,6 +7,8 @@ from typing import Any, Literal
 from torchdata.nodes import BaseNode
 
 from odb_nodes.batching.budget import TokenBudget
+from odb_nodes.batching.layout import Layout
+from odb_nodes.batching.layouts import find_layout
 from odb_nodes.batching.window import Window, make_key
 from odb_nodes.errors import SampleError, StateError
 from odb_nodes.nodes.buffered import BufferedSample, ContentRefs, Filler, PositionRefs, SampleRefs
@@ -20,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupingNode(BaseNode[list[list[Sample]]]):
-    """Buffers samples and cuts them into groups of at most ``budget`` padded tokens.
+    """Buffers samples and cuts them into groups of at most ``budget`` tokens.
 
     On its own it yields one tumbling window after the other, each cut into the fewest groups.
     Under an ``AlignNode`` it is the window, and the alignment policy decides what is taken.
@@ -34,8 +36,10 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         window: Samples buffered.
         length: ``data -> int`` in tokens for sources that do not yield ``Sample``; default
             ``len(data["input_ids"])``.
-        overlong: A sample longer than the budget goes out "alone" (one warning an epoch), is
-            dropped ("drop", counted), or is an error ("raise").
+        overlong: A sample longer than the budget (packed: than a row) goes out "alone" (one warning
+            per epoch), is dropped ("drop", counted), or is an error ("raise").
+        layout: "padded", groups of like length that are at most ``budget`` when padded to the
+            longest; "packed", whose sum is; or a ``Padded`` or ``Packed``.
     Raises:
         ValueError: An argument out of range.
         SampleError: From ``next``: a sample without length, or one that a state cannot hold.
@@ -57,6 +61,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         window: int = 1024,
         length: Callable[[Any], int] | None = None,
         overlong: Literal["alone", "drop", "raise"] = "alone",
+        layout: str | Layout = "padded",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if window < 1:
@@ -64,6 +69,8 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         if overlong not in ("alone", "drop", "raise"):
             raise ValueError(f"overlong must be 'alone', 'drop' or 'raise', got {overlong!r}")
         self.budget = TokenBudget(budget) if isinstance(budget, int) else budget
+        self.layout = find_layout(layout)
+        self._longest = self.layout.longest(self.budget)
         self.window_size = window
         self.source = source
         by_position = hasattr(source, "rebuild")
@@ -127,6 +134,10 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         for held in buffered:
             self._add(held)
 
+    def describe(self) -> str:
+        """Budget and layout as text, equal for equal ones."""
+        return ";".join(filter(None, (self.budget.describe(), self.layout.describe())))
+
     def expected_digest(self) -> int:
         """Digest of the positions that this epoch must emit or drop on this rank."""
         return self.sample_refs.expected_digest(self._arrived)
@@ -166,7 +177,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
 
     def _clear(self) -> None:
         self._costs: dict[int, tuple[int, ...]] = {}
-        self.window = Window(self.budget, self._costs)
+        self.window = Window(self.budget, self._costs, self.layout)
         self._held: dict[int, BufferedSample] = {}  # by key, in order of arrival
         self._refs: dict[int, Any] = {}  # their refs again: a state is taken at every step
         self._age = 0
@@ -186,12 +197,13 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self._arrived += 1
         if sample.length == 0:
             self.drops.add(sample.view, "empty")
-        elif sample.length <= self.budget.max_tokens or self._keep_overlong(sample):
+        elif sample.length <= self._longest or self._keep_overlong(sample):
             self._add(self.sample_refs.hold(sample))
 
     def _keep_overlong(self, sample: Sample) -> bool:
-        told = f"dataset[{sample.view.index}] has {sample.length} tokens, over the budget of "
-        told += str(self.budget.max_tokens)
+        what = "the budget of" if self._longest == self.budget.max_tokens else "a row's"
+        told = f"dataset[{sample.view.index}] has {sample.length} tokens, over {what} "
+        told += str(self._longest)
         if self._overlong == "raise":
             raise SampleError(f'{told}: raise token_budget, or use overlong="alone" or "drop"')
         if self._overlong == "drop":

@@ -8,6 +8,8 @@ somebody stops. Until then (``open``) the others wait for this rank, so it must 
 import logging
 import threading
 
+import numpy as np
+
 from odb_nodes.errors import PeerFailedError
 from odb_nodes.protocol.reports import Facts, Report
 from odb_nodes.protocol.transport import Int64s, Transport
@@ -64,8 +66,14 @@ class Exchange:
         return facts
 
     def total(self, own: Int64s) -> Int64s:
-        """Sum over ranks, ``[T, 3]``; part of a round that goes on."""
+        """Sum over ranks, ``[T, 4]``; part of a round that goes on."""
         return self.transport.all_sum(own, "totals")
+
+    def highest(self, own: Int64s) -> Int64s:
+        """Maximum over ranks, ``[T]``; part of a round that goes on."""
+        highest = self.transport.all_max(own.tolist(), "highest cost")
+        self.transport.stats.rounds -= 1  # it is none of its own
+        return np.array(highest, np.int64)
 
     def report_failure(self, error: BaseException, wait_s: float = 0.0) -> None:
         """Tell the others at their next exchange; wait for that at most ``wait_s`` seconds."""

@@ -118,7 +118,7 @@ def _check_pending(pending: Any, window: State) -> None:
         for item in pending[name]:
             read_count({name: item}, name, "state 'pending'")
     sizes, totals = pending["sizes"], pending["totals"]
-    if sum(sizes) != count or len(totals) != 3 * len(sizes):
+    if sum(sizes) != count or len(totals) not in (3 * len(sizes), 5 * len(sizes)):
         raise StateError(
             f"state 'pending' has {count} samples and {len(totals)} totals for {len(sizes)} steps "
             f"of {sum(sizes)} samples"

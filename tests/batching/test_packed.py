@@ -179,21 +179,21 @@ def test_a_new_target_makes_a_new_plan() -> None:
 
 def test_layouts_are_found_by_name() -> None:
     cost = Cost(1.0, 1e-5)
-    assert find_layout("packed", cost) == Packed(cost=cost)
+    assert find_layout("packed", cost=cost) == Packed(cost=cost)
     assert find_layout(Packed(rows=2)) == Packed(rows=2)
     assert find_layout("padded").describe() != find_layout("packed").describe()
-    assert find_layout("packed", cost).describe() != find_layout("packed").describe()
+    assert find_layout("packed", cost=cost).describe() != find_layout("packed").describe()
     with pytest.raises(ValueError, match="got 'ragged'"):
         find_layout("ragged")
-    with pytest.raises(ValueError, match="its own cost"):
-        find_layout(Packed(), cost)
+    with pytest.raises(ValueError, match="go with a layout's name"):
+        find_layout(Packed(), cost=cost)
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
         Packed(rows=0)
 
 
 def test_what_groups_take_and_cost() -> None:
     budget, cost = TokenBudget(100), Cost(1.0, 0.01)
-    padded, packed = find_layout("padded", cost), find_layout("packed", cost)
+    padded, packed = find_layout("padded", cost=cost), find_layout("packed", cost=cost)
     assert (padded.size([30, 10], budget), packed.size([30, 10], budget)) == (60, 40)
     assert (padded.group_cost([30, 10]), packed.group_cost([30, 10])) == (78, 50)
     assert (padded.group_cost([]), packed.group_cost([])) == (0, 0)

@@ -41,7 +41,7 @@ def cost_us(
     lengths = iter(WORKLOADS[name].draw(3 * window + 2 * samples).tolist())
     keys = map(make_key, lengths, count())
     policy = POLICIES[policy_name]
-    held = Window(TokenBudget(_BUDGET), layout=find_layout(layout, COST))
+    held = Window(TokenBudget(_BUDGET), layout=find_layout(layout, cost=COST))
     held.aim(1.05 * _BUDGET if layout == "packed" else None)
 
     def refill(held: Window) -> bool:

@@ -45,7 +45,7 @@ class Setting:
 
     def how(self) -> Layout:
         """The layout of that name and cost."""
-        return find_layout(self.layout, Cost(1.0, self.slope))
+        return find_layout(self.layout, cost=Cost(1.0, self.slope))
 
 
 class Rank:

@@ -53,7 +53,7 @@ class Setting:
 
     def make_window(self) -> Window:
         """An empty window."""
-        window = Window(TokenBudget(self.budget), layout=find_layout(self.layout, COST))
+        window = Window(TokenBudget(self.budget), layout=find_layout(self.layout, cost=COST))
         window.aim(TARGET if self.layout == "packed" else None)
         return window
 
