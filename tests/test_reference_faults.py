@@ -23,7 +23,7 @@ from odb_nodes import (
     StreamView,
     odb_loader,
 )
-from tests.helpers import ThreadWorld, Tokens, positions, random_lengths
+from tests.helpers import InProcessWorld, Tokens, positions, random_lengths
 
 COUNT = 61
 FORK = {"num_workers": 1, "worker_method": "process", "multiprocessing_context": "fork"}
@@ -51,7 +51,7 @@ def on_ranks(size: int, work: Callable[[OdbLoader], Any], **changes: Any) -> lis
         with build(**ranks, **changes) as loader:
             return work(loader)
 
-    return ThreadWorld(size).run(body)
+    return InProcessWorld(size).run(body)
 
 
 def outcome(loader: OdbLoader) -> Any:
@@ -77,7 +77,7 @@ def test_ranks_stay_aligned_under_every_start_method(context: str) -> None:
 @pytest.mark.parametrize("count", [3, 4, 5, COUNT])
 def test_three_ranks_with_uneven_shares_run_the_same_collectives(count: int) -> None:
     """2: one rank left out a collective, and all crashed."""
-    world = ThreadWorld(3)
+    world = InProcessWorld(3)
 
     def work(rank: int, transport: Any) -> Any:
         ranks = {"process_group": transport, "rank": rank, "world_size": 3}

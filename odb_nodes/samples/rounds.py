@@ -1,6 +1,6 @@
 """The steps of one agreed round: settled groups, their totals, and their place in a state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,8 +11,9 @@ import numpy.typing as npt
 from odb_nodes.batching.budget import TokenBudget
 from odb_nodes.batching.layout import Layout
 from odb_nodes.errors import StateError
-from odb_nodes.nodes.buffered import BufferedSample, Refs, SampleRefs
+from odb_nodes.samples.buffered import BufferedSample, SampleRefs
 from odb_nodes.state.cursor import digests
+from odb_nodes.state.schema import PendingState, Refs
 from odb_nodes.types import Sample, StepInfo
 
 Int64s = npt.NDArray[np.int64]
@@ -68,19 +69,21 @@ class Round:
         self._ends = np.cumsum([0] + self._sizes)
         self._width = totals.shape[1]
         self._totals_flat: list[int] = totals.ravel().tolist()
+        self._own_flat: list[int] = own[:, 1:3].ravel().tolist()
 
     @property
     def left(self) -> int:
         """Steps not delivered yet."""
         return len(self.steps) - self.at
 
-    def to_state(self) -> dict[str, Any]:
+    def to_state(self) -> PendingState:
         """The steps not delivered yet, as plain values."""
         start, width = int(self._ends[self.at]), 8 if isinstance(self._refs, bytes) else 1
         return {
             "refs": self._refs[start * width : int(self._ends[-1]) * width],
             "sizes": self._sizes[self.at :],
             "totals": self._totals_flat[self._width * self.at :],
+            "own": self._own_flat[2 * self.at :],
         }
 
     def next_step(self, step: int, epoch: int) -> tuple[list[Sample], StepInfo]:
@@ -120,6 +123,7 @@ class Round:
         """Forget the steps from ``steps`` on; returns the samples they held."""
         lost = [held for step in self.steps[steps:] for held in step]
         del self.steps[steps:], self._sizes[steps:], self._totals_flat[self._width * steps :]
+        del self._own_flat[2 * steps :]
         self._ends = self._ends[: steps + 1]
         return lost
 
@@ -162,7 +166,7 @@ def empty_round(refs: Refs, room: Room) -> Round:
     return Round([], refs, own, totals, room)
 
 
-def round_from_state(pending: Mapping[str, Any], sample_refs: SampleRefs, room: Room) -> Round:
+def round_from_state(pending: PendingState, sample_refs: SampleRefs, room: Room) -> Round:
     """The steps not delivered yet of a state, their samples found again.
 
     Raises:
@@ -174,7 +178,13 @@ def round_from_state(pending: Mapping[str, Any], sample_refs: SampleRefs, room: 
     totals = totals_from_state(pending["totals"], len(steps))
     if totals.shape[1] < room.width:  # saved where costs were not exchanged: as if all had this
         totals = np.column_stack([totals, own[:, 3] * room.world_size, own[:, 3]])
-    return Round(steps, pending["refs"], own, totals[:, : room.width], room)
+    round_ = Round(steps, pending["refs"], own, totals[:, : room.width], room)
+    if pending["own"] not in (None, round_.to_state()["own"]):
+        raise StateError(
+            "the samples of the state's pending steps have other lengths or loss tokens now: they "
+            "must be of the same dataset, and the transform must be deterministic"
+        )
+    return round_
 
 
 def split_by_sizes(items: Sequence[Any], sizes: Any, what: str) -> list[list[Any]]:
