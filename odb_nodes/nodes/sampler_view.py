@@ -6,6 +6,7 @@ from typing import Any
 
 from odb_nodes.arguments import boolean, integer
 from odb_nodes.errors import StateError
+from odb_nodes.nodes.next_epoch import NextEpoch
 from odb_nodes.nodes.upstream import BaseNode
 from odb_nodes.state.cursor import Positions, ViewCursor
 from odb_nodes.state.permutation import Permutation, key64
@@ -15,7 +16,7 @@ from odb_nodes.types import View
 _CHUNK = 512  # views computed at once
 
 
-class SamplerView(BaseNode[View]):
+class SamplerView(NextEpoch, BaseNode[View]):
     """Yields the views of one rank for one epoch: positions r, r + W, r + 2W, ... in that order.
 
     Nothing is padded and nothing dropped: the shares of the ranks are disjoint, cover the epoch
@@ -63,15 +64,6 @@ class SamplerView(BaseNode[View]):
     def epoch(self) -> int:
         """The pass that the last ``reset`` began."""
         return self.cursor.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next ``reset`` without a state start ``epoch``; a restored state wins."""
-        self._next_epoch = integer("epoch", epoch, least=0)
-
-    @property
-    def next_epoch(self) -> int:
-        """The pass that the next ``reset`` without a state begins."""
-        return self._next_epoch
 
     @property
     def reshuffles(self) -> bool:

@@ -4,8 +4,9 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from odb_nodes.arguments import choice, integer
+from odb_nodes.arguments import choice
 from odb_nodes.errors import StateError
+from odb_nodes.nodes.next_epoch import NextEpoch
 from odb_nodes.nodes.upstream import BaseNode
 from odb_nodes.state.content import pack_value, unpack_value
 from odb_nodes.state.schema import StreamState, check_stream_state
@@ -33,7 +34,7 @@ _EXACT_IN_DATASETS = frozenset(
 )
 
 
-class StreamView(BaseNode[Any]):
+class StreamView(NextEpoch, BaseNode[Any]):
     """Yields the items of one pass over an iterable; each ``reset`` without a state starts another.
 
     An iterable with ``state_dict`` and ``load_state_dict`` (a Hugging Face ``IterableDataset``, a
@@ -90,15 +91,6 @@ class StreamView(BaseNode[Any]):
         self._iterator: Iterator[Any] = iter(())
         self._begin(epoch=0, num_yielded=0, exhausted=False, loaded=None)
         self._next_epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next ``reset`` without a state start ``epoch``; a restored state wins."""
-        self._next_epoch = integer("epoch", epoch, least=0)
-
-    @property
-    def next_epoch(self) -> int:
-        """The pass that the next ``reset`` without a state begins."""
-        return self._next_epoch
 
     @property
     def reshuffles(self) -> bool:
