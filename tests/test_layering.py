@@ -25,6 +25,7 @@ LAYERS = (
     ("titan_integration.upstream", "titan_integration.cpu"),
     ("titan_integration.data",),
     ("titan_integration.plan",),
+    ("titan_integration.run",),
     ("titan_integration.training",),
     ("titan_integration",),
     ("configs",),

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -19,6 +18,8 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.run import parse_args, run
+
+from titan_integration.run.processes import parents
 
 BAD_INPUT = 2
 PEER_LOST = 3  # a rank that lost another one, and knows nothing about it
@@ -64,16 +65,7 @@ def _pass_on(signum: int, frame: FrameType | None) -> None:
 
 def _children() -> list[int]:
     """Processes that this one started and that still run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == os.getpid() and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+    return [child for child, parent in parents().items() if parent == os.getpid()]
 
 
 def _end(failures: list[ProcessFailure]) -> NoReturn:

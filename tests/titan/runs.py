@@ -18,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
+from titan_integration.run.processes import parents
 from tools.chaos.preload import PIDS, Preloaded
 
 REPOSITORY = Path(__file__).parents[2]
@@ -128,7 +129,7 @@ class Run:
     def outliving(self, pids: list[int], limit_s: float = 10.0) -> list[int]:
         """Those of ``pids`` that are still alive when the system had time to end them."""
         started = time.monotonic()
-        while alive := [pid for pid in pids if pid in _parents()]:
+        while alive := [pid for pid in pids if pid in parents()]:
             if time.monotonic() - started > limit_s:
                 break
             time.sleep(0.1)
@@ -136,11 +137,11 @@ class Run:
 
     def pids(self) -> list[int]:
         """The run's processes that are alive: the one started here and its descendants."""
-        parents = _parents()
+        started_by = parents()
         found = [self.process.pid, *(pid for pid, _ in self._forked())]
         for pid in found:
-            found += [child for child, parent in parents.items() if parent == pid]
-        return [pid for pid in dict.fromkeys(found) if pid in parents]
+            found += [child for child, parent in started_by.items() if parent == pid]
+        return [pid for pid in dict.fromkeys(found) if pid in started_by]
 
     def signal(self, rank: int, signum: signal.Signals) -> None:
         """Send a signal to one rank only."""
@@ -186,20 +187,6 @@ def preloaded() -> Preloaded:
 def _limit(limits: dict[int, int]) -> None:
     for kind, bound in limits.items():
         resource.setrlimit(kind, (bound, bound))
-
-
-def _parents() -> dict[int, int]:
-    """Parent of every process on this machine that is alive."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != "Z":
-                parents[int(entry.name)] = int(fields[1])
-    return parents
 
 
 def train(folder: Path, *args: str, **options: Any) -> Result:

@@ -202,7 +202,6 @@ def _preload() -> None:
         cpu.patch()
     importlib.import_module("tensorboard")
     import torch.distributed.run  # noqa: F401
-    import torchtitan.train  # noqa: F401
 
     import titan_integration.training.with_odb  # noqa: F401
 
