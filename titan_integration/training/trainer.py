@@ -22,10 +22,10 @@ from titan_integration.process_groups import all_max, on_rank_zero
 from titan_integration.run.failures import explain, first_line, is_out_of_memory
 from titan_integration.run.guard import Guard, make_writable
 from titan_integration.training.announce import announce
+from titan_integration.training.ending import sum_up, why_nothing_is_left
 from titan_integration.training.health import Health, Memory, not_finite
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
-from titan_integration.training.summary import Summary, coverage
 from titan_integration.training.supported import (
     check_supported,
     check_tokenizer_folder,
@@ -283,7 +283,8 @@ class OdbTrainer(Trainer):
         self._plan(odb)
         self.nothing_left = not self._more_to_do()
         if self.nothing_left:
-            logger.info(self._why_nothing_is_left(odb))
+            epochs, steps = self.config.data.num_epochs, self.config.training.steps
+            logger.info(why_nothing_is_left(odb, epochs, step=self.step, steps=steps))
         elif dist.get_rank() == 0:
             announce(
                 self.config,
@@ -296,25 +297,6 @@ class OdbTrainer(Trainer):
         self.meter.follow(odb, rows=self.samples_total, quota=quota, step=self.step)
         if self.audit is not None:
             self.audit.start(self.step, odb.dp_rank, odb.dp_world_size)
-
-    def _why_nothing_is_left(self, odb: OdbDataLoader) -> str:
-        """The reason, for a run that was finished. Raises UserError where less was asked for."""
-        epochs, steps = self.config.data.num_epochs, self.config.training.steps
-        if epochs is not None and odb.epochs_begun > epochs:
-            raise UserError(
-                f"the run has begun epoch {odb.epochs_begun}, beyond data.epochs {epochs}; raise "
-                "--data.epochs, or set another --dump_folder"
-            )
-        if self.step > steps:
-            raise UserError(
-                f"the run is at step {self.step}, beyond training.steps {steps}; raise "
-                "--training.steps, or load an earlier one with --checkpoint.load_step"
-            )
-        return (
-            f"Nothing left to train: the run was finished at step {self.step} with "
-            f"{odb.totals.samples:,} samples; raise --data.epochs, --data.sample_quota or "
-            "--training.steps to go on"
-        )
 
     def _draw(self, odb: OdbDataLoader, data_iterator: Iterator[TitanBatch]) -> list[TitanBatch]:
         """The step's microbatches; where the data ends among them, IDLE ones take the rest."""
@@ -342,36 +324,15 @@ class OdbTrainer(Trainer):
         return batches
 
     def _sum_up(self, odb: OdbDataLoader) -> None:
-        totals = odb.merged_totals()
-        data, wall_s = self.config.data, time.perf_counter() - self.started_at_s
-        summary = Summary(
+        sum_up(
+            self.config,
+            odb,
             samples_total=self.samples_total,
-            samples_emitted=totals.samples,
-            samples_dropped=totals.num_dropped,
-            dropped_by_reason=totals.dropped,
-            coverage=coverage(totals, self.samples_total, ended_by=self._ended_by(odb)),
             steps=self.step,
-            idle_steps=totals.idle_steps,
-            padding_ratio=totals.padding_ratio,
-            real_tokens=totals.tokens,
-            padded_tokens=totals.padded_tokens,
-            real_tokens_per_s=(totals.tokens - self.started_tokens) / wall_s,
-            wall_s=wall_s,
-            world_size=odb.dp_world_size,
             resumed_from=self.resumed_from,
+            wall_s=time.perf_counter() - self.started_at_s,
+            tokens_before=self.started_tokens,
         )
-        if dist.get_rank() == 0:
-            path = summary.write(self.config.dump_folder)
-            logger.info(f"{summary.line()}; see {path}")
-        if data.odb.join and summary.coverage.startswith("wrong"):
-            raise RuntimeError(f"coverage is {summary.coverage}")
-
-    def _ended_by(self, odb: OdbDataLoader) -> str:
-        quota = self.config.data.sample_quota
-        if not odb.exhausted:
-            return "training.steps"
-        filled = quota is not None and odb.totals.samples >= quota
-        return "data.sample_quota" if filled else "data.odb.no-join"
 
     def _leave_folder(self) -> None:
         if self.guard is not None:

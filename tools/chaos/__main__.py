@@ -8,6 +8,7 @@ not any more, and runs that ended neither well nor in one line.
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -42,6 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="folder for the logs of all runs")
     args = parser.parse_args()
     rng, tally = random.Random(args.seed), Tally()
 
@@ -57,6 +59,10 @@ def main() -> int:
             try:
                 tell(story, args.runs)
             finally:
+                if args.keep is not None:
+                    shutil.copytree(story.logs, args.keep / str(stories), dirs_exist_ok=True)
+                    if (story.folder / "logs").exists():
+                        shutil.copytree(story.folder / "logs", args.keep / f"{stories}-run")
                 story.close()
     say(f"exit codes: {dict(sorted(tally.codes.items()))}")
     say(tally.line())

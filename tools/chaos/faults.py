@@ -116,7 +116,7 @@ def second_job(story: Story) -> int:
 
 def _wait(story: Story, run: Running) -> None:
     if story.rng.random() < 0.3:
-        time.sleep(story.rng.uniform(0.0, 12.0))
+        time.sleep(story.rng.uniform(0.5, 12.0))
     else:
         run.wait_for_step(story.rng.randint(1, 20))
         time.sleep(story.rng.uniform(0.0, 0.3))
