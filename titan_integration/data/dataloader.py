@@ -28,7 +28,7 @@ from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
 from titan_integration.data.growth import EpochRows
-from titan_integration.data.input_watch import InputWatch
+from titan_integration.data.input_watch import InputWatch, without_lengths
 from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
@@ -211,6 +211,8 @@ class OdbDataLoader(BaseDataLoader):
             if len(states) != self.dp_world_size:
                 states = reshard_states(states, self.dp_world_size)
             self._state = states[self.dp_rank]
+            if self.inputs is not None and self.inputs.changed:
+                self._state = without_lengths(self._state)
             self.loader.load_state_dict(self._state)
         self._note_end()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from odb_nodes.state.description import find_align_state, pending_to_window
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import Encoder
 from titan_integration.data.fingerprints import NOT_OF_SAMPLES, Inputs, compare, inputs_of
@@ -29,6 +30,7 @@ class InputWatch:
 
     Attributes:
         now: Fingerprints, for the state.
+        changed: Whether samples may be others than those that a state was saved with.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class InputWatch:
     ) -> None:
         self._data, self._rank, self._group = data, rank, group
         self._paths = [Path(name) for name in rows.files if Path(name).is_file()]
+        self.changed = False
         self._grown: set[Path] = set()  # that were warned of
         options = {f"data.{f.name}": getattr(data, f.name) for f in fields(data)}
         options = {k: v for k, v in options.items() if k.partition(".")[2] not in NOT_OF_SAMPLES}
@@ -100,6 +103,7 @@ class InputWatch:
                 f"what is trained on is not what it was: {'; '.join(change.reasons)}; undo that, "
                 "or go on with it by --data.accept_changed"
             )
+        self.changed = bool(change.reasons)
         if change.reasons:
             logger.warning("going on with what changed: %s", "; ".join(change.reasons))
         return appended > 0 and movable
@@ -109,3 +113,10 @@ class InputWatch:
         last = self._data.num_epochs
         late = f", and this run ends with {last}" if last is not None and epoch > last else ""
         return f"{appended} rows were appended; they join epoch {epoch}{late}"
+
+
+def without_lengths(state: Any) -> Any:
+    """A state that says which samples are left, and nothing of how long they are."""
+    plain: Any = pending_to_window(find_align_state(state))
+    plain["source"]["held_tokens"] = plain["source"]["held_loss_tokens"] = None
+    return plain
