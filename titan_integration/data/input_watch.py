@@ -1,14 +1,13 @@
 """Watches what a run's samples are made from: while it runs, and when it goes on."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from odb_nodes.state.description import find_align_state, pending_to_window
+from odb_nodes.state.description import align_state, pending_to_window
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import Encoder
 from titan_integration.data.fingerprints import NOT_OF_SAMPLES, Inputs, compare, inputs_of
@@ -72,13 +71,11 @@ class InputWatch:
                     *(path, file["bytes"], size),
                 )
 
-    def accept(
-        self, saved: Mapping[str, Any] | None, num_then: int | None, num_now: int, epoch: int
-    ) -> bool:
+    def accept(self, then: Inputs | None, num_then: int | None, num_now: int, epoch: int) -> bool:
         """Compare with what a state was saved with; all ranks together.
 
         Args:
-            saved: Fields of the state's ``Inputs``; None where it has none.
+            then: Of the state; None where it has none.
             num_then: Samples of the state's epoch.
             num_now: Samples that there are.
             epoch: Of the state, from 0.
@@ -87,11 +84,11 @@ class InputWatch:
         Raises:
             UserError: Something changed, and ``data.accept_changed`` is off.
         """
-        if saved is None or num_then is None:
+        if then is None or num_then is None:
             logger.info("the checkpoint does not say what data it is of: that is not checked")
             self.now.samples = num_now
             return False
-        then, self.now.samples = Inputs(**saved), num_now
+        self.now.samples = num_now
         change = compare(then, self.now, self._paths, self._rank, self._group)
         appended = num_now - num_then
         movable = not (self._data.mix or self._data.validation_fraction)
@@ -117,6 +114,6 @@ class InputWatch:
 
 def without_lengths(state: Any) -> Any:
     """A state that says which samples are left, and nothing of how long they are."""
-    plain: Any = pending_to_window(find_align_state(state))
+    plain: Any = pending_to_window(align_state(state))
     plain["source"]["held_tokens"] = plain["source"]["held_loss_tokens"] = None
     return plain
