@@ -10,9 +10,10 @@ import logging
 import os
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
+
+from titan_integration.run.processes import parents
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -68,16 +69,7 @@ def _pass_on(signum: int, frame: FrameType | None) -> None:
 
 def _children() -> list[int]:
     """Processes that this one started and that still run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == os.getpid() and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+    return [pid for pid, parent in parents().items() if parent == os.getpid()]
 
 
 def _end(failures: list["ProcessFailure"]) -> NoReturn:

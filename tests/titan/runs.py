@@ -18,8 +18,9 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
+from titan_integration.run.processes import parents
 from tools.chaos.preload import PIDS, Preloaded
-from tools.chaos.processes import family, forked, kill, parents
+from tools.chaos.processes import family, forked, kill
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 240.0  # ten times what a run takes on two idle cores
