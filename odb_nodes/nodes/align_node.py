@@ -310,8 +310,10 @@ class AlignNode(BaseNode[AlignedGroup]):
             )
 
     def _order_epoch(self) -> int:
-        """What makes the order of steps differ between epochs; where the data comes in the same
-        order every time, so do the steps."""
+        """What makes the order of steps differ between epochs.
+
+        Where the data comes in the same order every time, so do the steps.
+        """
         return self.epoch if getattr(self.source.view, "reshuffles", True) else 0
 
     def _order_settings(self) -> OrderSettings:

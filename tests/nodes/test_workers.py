@@ -63,7 +63,7 @@ def nothing_left() -> Any:
 @pytest.mark.usefixtures("nothing_left")
 def test_a_dead_worker_process_is_an_error_not_a_hang(transform: Any, prefetch: int) -> None:
     how = r"worker process \d+.*(signal 9|exit code 0) at dataset\[70\]"
-    workers = {"num_workers": 2, "worker_method": "process", "multiprocessing_context": "fork"}
+    workers: Any = {"num_workers": 2, "worker_method": "process", "multiprocessing_context": "fork"}
     with (
         build(transform=transform, prefetch=prefetch, on_error="skip", **workers) as loader,
         pytest.raises(WorkerDiedError, match=how) as died,

@@ -113,7 +113,7 @@ class History:
             GroupingNode(samples, self.budget, window=self.window),
             process_group=transport,
             join=self.join,
-            policy=self.policy,  # type: ignore[arg-type]
+            policy=self.policy,
             sample_quota=self.quota,
             steps_per_round=self.per_round,
             idle=rng.choice(["emit"]),
