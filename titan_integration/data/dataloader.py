@@ -26,8 +26,8 @@ from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
-from titan_integration.data.index import SampleIndex
 from titan_integration.data.inputs.mixture import Mixture
+from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
