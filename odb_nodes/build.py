@@ -46,6 +46,7 @@ def odb_loader(
     pin_memory: bool = False,
     restart: bool = True,
     rng_seed: int | None = None,
+    persistent_workers: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
     overlong: Literal["alone", "drop", "raise"] = "alone",
     timeout_s: float = 600.0,
@@ -87,9 +88,11 @@ def odb_loader(
         restart: Iterating from a state of the end of an epoch gives the next epoch, else nothing.
         rng_seed: Gives ``transform`` a generator of its own for every sample; see
             ``SampleMapper``.
+        persistent_workers: Keep worker processes over epochs and resumes; see ``SampleMapper``.
         on_error: "raise" or "skip" samples whose dataset or transform raises.
         overlong: What to do with a sample over the budget; see ``GroupingNode``.
-        timeout_s: Longest wait for the slowest rank in one exchange.
+        timeout_s: Longest wait for the slowest rank in one exchange, and for one sample before a
+            warning names it.
     Raises:
         ValueError: An argument out of range, or a group that does not fit rank and world size.
     """
@@ -113,6 +116,8 @@ def odb_loader(
             rng_seed=rng_seed,
             on_error=on_error,
             multiprocessing_context=multiprocessing_context,
+            persistent_workers=persistent_workers,
+            timeout_s=timeout_s,
             # Rounds take samples in bursts; reading ahead keeps the workers busy between them.
             read_ahead=max(1, integer("window", window, least=1) // 2) if prefetch else 0,
         )

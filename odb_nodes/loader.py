@@ -17,6 +17,7 @@ from odb_nodes.nodes.upstream import abandon, stop
 from odb_nodes.state.description import align_state, copy_plain, describe_state, find_align_state
 from odb_nodes.state.files import load_shared, save_shared
 from odb_nodes.types import OdbBatch
+from odb_nodes.workers.at_exit import close_at_exit
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ class OdbLoader(NodeLoader[OdbBatch]):
             pin_memory=boolean("pin_memory", pin_memory),
         )
         super().__init__(self._root, boolean("restart", restart_on_stop_iteration))
-        self._finalizer = weakref.finalize(self, abandon, self.root)
+        weakref.finalize(self, abandon, self.root).atexit = False
+        close_at_exit(self)
         self._chosen_epoch: int | None = None  # by set_epoch, for the next iter()
         self._epoch, self._step = 0, 0  # of the batch delivered last
         self._waited_s, self._began_s = 0.0, time.monotonic()
@@ -196,7 +198,9 @@ class OdbLoader(NodeLoader[OdbBatch]):
     # Epochs
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """The epochs to train, so that each is trained once, wherever a resume stands::
+        """The epochs to train, so that each is trained once, wherever a resume stands.
+
+        ::
 
             for epoch in loader.epochs(3):
                 for batch in loader:

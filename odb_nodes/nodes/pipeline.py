@@ -1,14 +1,23 @@
 """Nodes: the collate step, and the root of a pipeline, which raises errors as they were raised."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from odb_nodes.batching.budget import TokenBudget
 from odb_nodes.nodes.align_node import AlignNode
-from odb_nodes.nodes.upstream import BaseNode, Mapper, PinMemory, Prefetcher
+from odb_nodes.nodes.upstream import (
+    BaseNode,
+    Mapper,
+    PinMemory,
+    Prefetcher,
+    join_threads,
+    readers,
+    state_around,
+    stop_reading,
+)
 from odb_nodes.samples.user_code import call_user_code
 from odb_nodes.state.description import find_align_state
 from odb_nodes.types import AlignedGroup, OdbBatch
@@ -79,12 +88,11 @@ class PipelineRoot(BaseNode[OdbBatch]):
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         super().reset(initial_state)
         background = self.background()
-        for it in background:
-            it._stop_event.set()
+        stop_reading(background)
         self._align.leave()
-        for it in background:
-            it._thread.join()  # a straggler would take from the next pass
-        self.source.reset(None if initial_state is None else self._wrap(initial_state))
+        join_threads(background)  # a straggler would take from the next pass
+        state = initial_state
+        self.source.reset(None if state is None else state_around(self.source, self._align, state))
 
     def next(self) -> OdbBatch:
         try:
@@ -100,30 +108,10 @@ class PipelineRoot(BaseNode[OdbBatch]):
     def get_state(self) -> dict[str, Any]:
         return find_align_state(self.source.state_dict())
 
-    def background(self) -> Sequence[Any]:
+    def background(self) -> list[Any]:
         """Torchdata's iterators that read the ``AlignNode`` in a thread."""
-        found = [getattr(node, "_it", None) for node in self._between()]
-        return [it for it in found if hasattr(it, "_stop_event")]
+        return readers(self.source, self._align)
 
     def stop_reading(self) -> None:
         """Let no thread open a further round."""
-        for it in self.background():
-            it._stop_event.set()
-
-    def _between(self) -> list[Any]:
-        """The nodes above the ``AlignNode``, the outermost first."""
-        nodes: list[Any] = []
-        node: Any = self.source
-        while node is not self._align:
-            nodes.append(node)
-            node = node.source
-        return nodes
-
-    def _wrap(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A state of the ``AlignNode`` as the state of the nodes around it."""
-        for node in reversed(self._between()):
-            if isinstance(node, Prefetcher | PinMemory):
-                state = {"snapshot": state, "steps_since_snapshot": 0}
-            else:
-                state = {node.IT_STATE_KEY: {"source": state}}
-        return state
+        stop_reading(self.background())

@@ -5,7 +5,7 @@ the same structure at every moment, so that checkpoint libraries which load into
 (``torch.distributed.checkpoint``) lose nothing of it. States of version 1 are read as well.
 """
 
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from odb_nodes.errors import StateError
 from odb_nodes.state.checks import read_count, read_optional_text, shorten
@@ -55,6 +55,7 @@ class MapperState(TypedDict):
 
     view: ViewState
     drops: dict[str, Any]
+    rng_seed: NotRequired[int | None]  # absent from version 1, which did not say
 
 
 class StreamState(TypedDict):
@@ -134,8 +135,11 @@ def check_state(state: Any) -> AlignState:
 
 
 def check_window_state(state: Any) -> WindowState:
-    """The same for the state of a ``GroupingNode`` on its own; ``source`` is only looked at if
-    samples are held as positions, else it is whatever the source makes of it."""
+    """The same for the state of a ``GroupingNode`` on its own.
+
+    ``source`` is only looked at if samples are held as positions; else it is whatever the source
+    makes of it.
+    """
     known = _record(state, "window state", WindowState)
     DropLog.from_state(known["drops"])
     for name in ("arrived", "overlong", "filler_length"):
@@ -157,7 +161,12 @@ def check_window_state(state: Any) -> WindowState:
 
 def check_mapper_state(state: Any) -> MapperState:
     """The same for the state of a ``SampleMapper``."""
-    known = _record(state, "mapper state", MapperState)
+    names = set(MapperState.__annotations__)
+    if isinstance(state, dict) and "rng_seed" not in state:
+        names.remove("rng_seed")
+    known = _record(state, "mapper state", names)
+    if known.get("rng_seed") is not None:
+        read_count(known, "rng_seed", "mapper state")
     DropLog.from_state(known["drops"])
     check_view_state(known["view"])
     return cast(MapperState, known)
