@@ -27,6 +27,7 @@ INTERNAL = {
     "AssertionError",
     "SystemExit",
     "IndexError",
+    "EOFError",
 }
 
 
