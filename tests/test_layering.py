@@ -24,6 +24,7 @@ LAYERS = (
     ("titan_integration.errors", "titan_integration.process_groups"),
     ("titan_integration.upstream", "titan_integration.cpu"),
     ("titan_integration.data",),
+    ("titan_integration.run",),
     ("titan_integration.plan",),
     ("titan_integration.run",),
     ("titan_integration.training",),
