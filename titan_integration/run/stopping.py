@@ -92,11 +92,8 @@ class StopRequest:
 
     def _expire(self, signum: int) -> None:
         time.sleep(self._within_s)
-        self._end(
-            signum,
-            f"but not done within {self._within_s:g} s (data.stop_within_s): nothing was saved; "
-            + RESUMES,
-        )
+        how = f"but not done within {self._within_s:g} s (data.stop_within_s): nothing was saved; "
+        self._end(signum, None if self._over else how + RESUMES)
 
     def _end(self, signum: int, how: str | None) -> NoReturn:
         if how is not None and os.environ.get("RANK", "0") == "0":
