@@ -21,7 +21,7 @@ from tools.chaos.preload import PIDS
 from tools.chaos.processes import family, forked, kill
 
 HANGS_AFTER_S = 300.0
-DISK_MB = 64
+DISK_MB = 256
 
 
 @dataclass(kw_only=True)
