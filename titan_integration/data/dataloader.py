@@ -28,6 +28,7 @@ from titan_integration.data.checks.index import SampleIndex
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
 from titan_integration.data.inputs.mixture import Mixture
+from titan_integration.data.origin import count_by_source, source_map
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
@@ -50,6 +51,8 @@ class OdbDataLoader(BaseDataLoader):
         samples: The samples of one epoch, dropped ones included.
         totals: Counts of what was delivered; of this rank where they differ between ranks.
         info: What the batch delivered last holds.
+        sources: Number of the source of each of its tokens (-1: of none), ``int64[B, L]``; None
+            where there is one source only.
         exhausted: Whether no rank will get another batch in this run.
         shapes: Distinct shapes of this rank's batches since the process started.
     """
@@ -97,6 +100,7 @@ class OdbDataLoader(BaseDataLoader):
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
         self.info: StepInfo | None = None
+        self.sources: torch.Tensor | None = None
         self.exhausted = False
         self.shapes: set[torch.Size] = set()
         self._filler: torch.Tensor | None = None  # a token to fill up the last step with
@@ -211,12 +215,26 @@ class OdbDataLoader(BaseDataLoader):
         self.info = batch.info
         labels = batch.tensors["labels"]
         self.totals.add(batch.info, labels.numel())
+        self._note_sources(batch)
         self.shapes.add(labels.shape)
         self._filler = batch.tensors["input_ids"][:1, : self.config.pad_to_multiple_of].clone()
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
         self._note_end()
+
+    def _note_sources(self, batch: OdbBatch) -> None:
+        names, tensors = self.rows.names, batch.tensors
+        if len(names) < 2:
+            return
+        views = () if batch.info.idle else batch.info.views
+        numbers = [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views]
+        layout = self.config.data.odb.layout
+        self.sources = source_map(numbers, tensors["positions"], layout=layout)
+        has_loss = tensors["labels"] != IGNORE_INDEX
+        loss_tokens = count_by_source(self.sources, has_loss, len(names))
+        for number, name in enumerate(names):
+            self.totals.add_source(name, numbers.count(number), loss_tokens[number])
 
     def _note_end(self) -> None:
         data, totals = self.config.data, self.totals

@@ -21,7 +21,8 @@ from titan_integration.data.stream import OdbStreamLoader
 from titan_integration.errors import UserError
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
-from titan_integration.training.summary import Summary, coverage
+from titan_integration.training.source_loss import SourceLoss
+from titan_integration.training.summary import Summary, by_source, coverage
 from titan_integration.training.supported import check_supported, length_multiple
 from titan_integration.training.validator import OdbValidator, validation_data
 from titan_integration.upstream import (
@@ -155,12 +156,15 @@ class OdbTrainer(Trainer):
         else:
             self.schedule.advance(before, self.odb.totals.samples)
         super().train_step(iter(batches))
+        self.source_loss.end_step()
         self.meter.end_step()
         if self.odb.exhausted:
             self.config.training.steps = self.step  # the loop's last save, resumable
 
     def forward_backward_step(self, **kwargs: Any) -> torch.Tensor:
         """As torchtitan's; notes the loss where the step is logged."""
+        if self.odb is not None:
+            self.source_loss.begin_microbatch()
         loss = super().forward_backward_step(**kwargs)
         if self.odb is not None and self.meter.should_log(self.step):
             self.meter.add_loss(loss.detach())
@@ -185,6 +189,8 @@ class OdbTrainer(Trainer):
         assert isinstance(self.lr_schedulers, SampleLRSchedulers)
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
+        self.source_loss = SourceLoss(odb.rows.names)
+        self.source_loss.attach(self.loss_fn)
         countable = data.num_epochs is not None and not data.streaming
         whole = len(odb.samples) * (data.num_epochs or 0) if countable else None
         self.samples_total = whole
@@ -205,13 +211,16 @@ class OdbTrainer(Trainer):
                 "raise --data.epochs or --data.sample_quota to go on"
             )
         quota = self.config.data.sample_quota
-        self.meter.follow(odb, rows=self.samples_total, quota=quota, step=self.step)
+        self.meter.follow(
+            odb, rows=self.samples_total, quota=quota, step=self.step, source_loss=self.source_loss
+        )
         if self.audit is not None:
             self.audit.start(self.step, odb.dp_rank, odb.dp_world_size)
 
     def _draw(self, odb: OdbDataLoader, data_iterator: Iterator[TitanBatch]) -> list[TitanBatch]:
         """The step's microbatches; where the data ends among them, IDLE ones take the rest."""
         batches: list[TitanBatch] = []
+        sources: list[torch.Tensor] = []
         num_loss_tokens = total_loss_tokens = padding = 0
         for _ in range(self.gradient_accumulation_steps):
             if odb.exhausted:
@@ -222,11 +231,14 @@ class OdbTrainer(Trainer):
             batches.append(next(data_iterator))
             info = odb.info
             assert info is not None
+            if odb.sources is not None:
+                sources.append(odb.sources)
             num_loss_tokens += info.num_loss_tokens
             total_loss_tokens += info.total_num_loss_tokens
             padding += batches[-1][1].numel() - info.num_tokens
             if self.audit is not None:
                 self.audit.add(self.step, info)
+        self.source_loss.begin_step(sources if self.meter.should_log(self.step) else [])
         self.meter.begin_step(num_loss_tokens=num_loss_tokens, total_loss_tokens=total_loss_tokens)
         self.meter.ntokens_since_last_log -= padding
         self.ntokens_seen -= padding
@@ -250,6 +262,7 @@ class OdbTrainer(Trainer):
             wall_s=wall_s,
             world_size=odb.dp_world_size,
             resumed_from=self.resumed_from,
+            sources=by_source(totals, self.meter.source_losses),
         )
         if dist.get_rank() == 0:
             path = summary.write(self.config.dump_folder)
