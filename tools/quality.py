@@ -194,9 +194,9 @@ def held_out_loss(model: Any) -> float:
 
 def _held_out_batches() -> Iterator[dict[str, Any]]:
     from odb_nodes import PadCollate, odb_loader
-    from titan_integration.data.checks.index import SampleIndex
     from titan_integration.data.encoding.encoder import Encoder, Encoding
     from titan_integration.data.inputs.open import Inputs
+    from titan_integration.data.sources.index import SampleIndex
 
     rows = Inputs(paths=[str(CORPUS / "heldout.jsonl")]).open()
     encoder = Encoder(_tokenizer(), Encoding(max_len=TOKENS, too_long="drop"))

@@ -24,11 +24,11 @@ from odb_nodes import (
 from odb_nodes.types import OdbBatch, StepInfo
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
-from titan_integration.data.checks.index import SampleIndex
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
 from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.data.origin import count_by_source, source_map
+from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
@@ -140,6 +140,8 @@ class OdbDataLoader(BaseDataLoader):
         self.checked = checked
         self.encoder.one_each = checked is None
         self.samples = SampleIndex(self.rows, None if checked is None else checked.counts)
+        if hasattr(self, "loader"):
+            self.loader.shutdown()  # two loaders cannot share a group
         self.loader = self._make_loader()
 
     def __iter__(self) -> Iterator[TitanBatch]:

@@ -16,9 +16,9 @@ from tqdm import tqdm
 from titan_integration.data.checks import cache
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.examine import Examiner, Findings
-from titan_integration.data.checks.index import counts_of
 from titan_integration.data.checks.report import Report
 from titan_integration.data.encoding.encoder import Encoder
+from titan_integration.data.sources.index import counts_of
 from titan_integration.data.sources.table import Table
 from titan_integration.errors import UserError
 from titan_integration.process_groups import gather

@@ -249,9 +249,11 @@ class Conversation:
     def _check_turn(self, message: Message, turn: str) -> None:
         role, content = message["role"], message["content"]
         if role == "assistant":
-            said = content.rpartition("</think>")[2].strip()
+            # What comes before a text that the template looks for may go, as reasoning does.
+            for probe in self.template.probes:
+                content = content.rpartition(probe)[2]
             names = [call["function"]["name"] for call in message.get("tool_calls") or ()]
-            if said not in turn:
+            if content.strip() not in turn:
                 raise RowError("the chat template leaves out the text of an answer")
             if not all(name in turn for name in names):
                 raise RowError("the chat template leaves out tool calls")

@@ -46,9 +46,10 @@ class SpanTable(FileTable):
             raise UserError(f"{self.where(index)} {_reason(error)}") from error
 
     def where(self, index: int, /) -> str:
-        """``file:line``; the lines are counted now.
+        """``file:line``.
 
-        From what lies between the rows, if no row has a newline; else the file is read up to there.
+        The lines are counted now, from what lies between the rows if that is enough, else by
+        reading the file up to there.
         """
         offset = int(self.spans[check_index(index, len(self)), 0])
         if self.by_line:
@@ -103,7 +104,7 @@ def open_spans(
 def find_lines(raw: BinaryIO, file: File) -> Iterator[Spans]:
     """Spans of the lines that are not blank, without their newline byte, block by block.
 
-    Only the newline byte ends a line: JSON strings may hold Unicode's line separators.
+    Only the byte ``\\n`` ends a line: JSON strings may hold Unicode's line separators.
     """
     start, seen = 0, 0  # first byte of the open line, and its largest byte so far
     if raw.read(len(BOM)) == BOM:
