@@ -59,6 +59,7 @@ class OdbDataLoader(BaseDataLoader):
 
     STATE = "odb"
     TOTALS = "totals"
+    loader: OdbLoader
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
