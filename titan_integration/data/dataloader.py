@@ -11,10 +11,8 @@ import torch
 
 from odb_nodes import (
     OdbLoader,
-    PadCollate,
     Rounding,
     StateError,
-    TokenBudget,
     describe_state,
     odb_loader,
     pack_states,
@@ -22,6 +20,7 @@ from odb_nodes import (
     unpack_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
+from titan_integration.data.batching import make_budget, make_collate, make_rounding
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
@@ -227,15 +226,14 @@ class OdbDataLoader(BaseDataLoader):
         self._note_end()
 
     def _note_sources(self, batch: OdbBatch) -> None:
-        names, tensors = self.rows.names, batch.tensors
+        names = self.rows.names
         if len(names) < 2:
             return
         views = () if batch.info.idle else batch.info.views
         numbers = [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views]
         layout = self.config.data.odb.layout
-        self.sources = source_map(numbers, tensors["positions"], layout=layout)
-        has_loss = tensors["labels"] != IGNORE_INDEX
-        loss_tokens = count_by_source(self.sources, has_loss, len(names))
+        self.sources = source_map(numbers, batch.tensors["positions"], layout=layout)
+        loss_tokens = count_by_source(self.sources, batch.tensors["labels"], len(names))
         for number, name in enumerate(names):
             self.totals.add_source(name, numbers.count(number), loss_tokens[number])
 
@@ -258,37 +256,22 @@ class OdbDataLoader(BaseDataLoader):
             totals.append(item[1])
         return states, merge(totals)
 
-    def _longest_batch(self) -> int:
-        """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
-        odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
-        most = odb.token_budget if odb.layout == "packed" else self.encoder.encoding.max_len
-        return -(-most // multiple) * multiple
-
     def _open_rows(self) -> Mixture:
         return self.config.data.inputs().open(held_out=self.config.purpose == "held_out")
 
     def _rounding(self) -> Rounding:
-        return Rounding(
+        return make_rounding(
+            self.config.data.odb,
             multiple=self.config.pad_to_multiple_of,
-            per_doubling=self.config.data.odb.shape_buckets,
-            longest=self._longest_batch(),
+            max_len=self.encoder.encoding.max_len,
         )
-
-    def _collate(self) -> PadCollate:
-        layout = self.config.data.odb.layout
-        return PadCollate(pad_to_multiple_of=self._rounding(), layout=layout, positions=True)
-
-    def _budget(self) -> TokenBudget:
-        odb = self.config.data.odb
-        rounding = None if odb.layout == "packed" else self._rounding()
-        return TokenBudget(odb.token_budget, rounding=rounding)
 
     def _make_loader(self) -> OdbLoader:
         data, odb = self.config.data, self.config.data.odb
         return odb_loader(
             self.samples,
             self.encoder,
-            token_budget=self._budget(),
+            token_budget=make_budget(odb, self._rounding()),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -301,7 +284,7 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=self._collate(),
+            collate=make_collate(odb, self._rounding()),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,

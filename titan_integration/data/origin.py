@@ -5,6 +5,8 @@ from typing import Literal
 
 import torch
 
+from odb_nodes.types import IGNORE_INDEX
+
 NO_SOURCE = -1
 
 
@@ -35,8 +37,8 @@ def source_map(
     return numbers[sample.clamp(max=len(sources))]
 
 
-def count_by_source(tokens_of: torch.Tensor, has_loss: torch.Tensor, num_sources: int) -> list[int]:
-    """Tokens that carry loss, by source; both tensors are ``[B, L]``."""
-    found = tokens_of[has_loss & (tokens_of >= 0)]
+def count_by_source(sources: torch.Tensor, labels: torch.Tensor, num_sources: int) -> list[int]:
+    """Tokens that carry loss, by source; both tensors are ``int64[B, L]``."""
+    found = sources[(labels != IGNORE_INDEX) & (sources >= 0)]
     counts: list[int] = torch.bincount(found, minlength=num_sources).tolist()
     return counts

@@ -354,8 +354,36 @@ def test_fingerprints_tell_of_names_and_content_but_not_of_folders(tmp_path: Pat
     assert fingerprint("large.jsonl", large[:20] + b"y" + large[21:]) != before
 
 
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    path = write(tmp_path, "r.jsonl", lines(ROWS))
-    blocked = write(tmp_path, "file", b"")
+def test_a_cache_that_cannot_be_written_is_said_where_it_is_needed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(folder=Path(write(tmp_path, "file", b"")) / "cache")
+    plain = write(tmp_path, "r.jsonl", lines(ROWS))
+    table = Inputs(paths=[plain], cache=cache).open()
+    assert [table[i] for i in range(len(table))] == ROWS
+    assert "keeping the index" in caplog.text
+    packed = write(tmp_path, "r.gz", gzip.compress(lines(ROWS)))
     with pytest.raises(UserError, match=r"cannot write .*--data\.cache_dir"):
-        Inputs(paths=[path], cache=Cache(folder=Path(blocked) / "cache")).open()
+        Inputs(paths=[packed], cache=cache).open()
+
+
+def test_a_dataset_of_the_hub_is_opened_by_name_configuration_and_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None, str | None]] = []
+
+    def load(path: str, name: str | None, split: str | None) -> Dataset:
+        asked.append((path, name, split))
+        return Dataset.from_list(TABLE)
+
+    monkeypatch.setattr("datasets.load_dataset", load)
+    monkeypatch.setattr("datasets.get_dataset_split_names", lambda path, name: ["test", "train"])
+    inputs = Inputs(mix=["owner/set:main:2", "owner/set:other"], cache=Cache(folder=tmp_path))
+    inputs.check()
+    assert len(inputs.open()) == 6
+    read(["squad"], split="train[:10%]")
+    assert asked == [
+        ("owner/set", "main", "train"),
+        ("owner/set", "other", "train"),
+        ("squad", None, "train[:10%]"),
+    ]

@@ -19,6 +19,10 @@ _SHOW_AFTER_S = 2.0
 _LOG_EVERY_S = 10.0
 
 
+class CacheError(UserError):
+    """The cache folder cannot be written, or its disk is full."""
+
+
 def default_folder() -> Path:
     """Beside the cache of ``datasets``, which people move to a large disk by ``HF_HOME``."""
     home = os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")
@@ -41,7 +45,7 @@ class Cache:
         """The file of that kind made from ``source``; ``make`` writes it to the path it is given.
 
         Raises:
-            UserError: The folder cannot be written, or the disk is full.
+            CacheError: The folder cannot be written, or the disk is full.
         """
         stat = source.stat()
         key = combine([kind, fingerprint_file(source), stat.st_mtime_ns])
@@ -54,7 +58,7 @@ class Cache:
                 if not made.exists():
                     self._make(made, make)
         except OSError as error:
-            raise UserError(
+            raise CacheError(
                 f"cannot write {error.filename or made} (a file made from {source}): "
                 f"{error.strerror or error}; name another folder by --data.cache_dir"
             ) from error
