@@ -227,7 +227,10 @@ def test_a_saved_dataset_is_read_split_by_split(tmp_path: Path) -> None:
         read(str(tmp_path / "one"), split="test")
 
 
-def test_a_folder_is_read_in_order_and_split_by_its_names(tmp_path: Path) -> None:
+def test_a_folder_is_read_in_order_and_split_by_its_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     folder = tmp_path / "data"
     for name, number in (("b.jsonl", 2), ("a.json", 1), ("sub/c.csv", 3)):
         raw = b"text\nx3\n" if name.endswith("csv") else b'{"text": "x%d"}\n' % number
@@ -238,7 +241,10 @@ def test_a_folder_is_read_in_order_and_split_by_its_names(tmp_path: Path) -> Non
     write(folder, "test-00000.jsonl", b'{"text": "x4"}\n')
     write(folder, "train-00000.jsonl", b'{"text": "x5"}\n')
     assert [row["text"] for row in read(str(folder))] == ["x5"]
+    assert "reading the split train; 4 files are no part of it (as a.json)" in caplog.text
     assert [row["text"] for row in read(str(folder), split="test")] == ["x4"]
+    with pytest.raises(UserError, match="has the splits train, test, got 'dev'"):
+        read(str(folder), split="dev")
 
 
 def test_files_of_no_known_kind_in_a_folder_are_told_of(
