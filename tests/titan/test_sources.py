@@ -30,10 +30,10 @@ def test_a_mixture_is_trained_on_exactly_over_a_kill_and_a_change_of_ranks(
 ) -> None:
     args = ["--data.mix", mix, "--hf_assets_path", str(tokenizer)]
     args += ["--metrics.enable_tensorboard"]
-    killed = Run(tmp_path / "run", *args, ranks=2)
+    killed = Run(tmp_path / "run", *args)
     killed.wait_for_step(8)
     killed.kill()
-    train(tmp_path / "run", *args)
+    train(tmp_path / "run", *args, ranks=2)
     assert Counter(delivered(tmp_path / "run")) == {(0, index): 1 for index in range(500)}
     found = summary(tmp_path / "run")
     assert found["coverage"] == "exact"
