@@ -16,6 +16,7 @@ LAYERS = (
     ("odb_nodes.protocol", "odb_nodes.samples"),
     ("odb_nodes.nodes",),
     ("odb_nodes.loss", "odb_nodes.collate"),
+    ("odb_nodes.pack",),
     ("odb_nodes.loader",),
     ("odb_nodes.build",),
     ("odb_nodes",),

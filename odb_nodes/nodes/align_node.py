@@ -6,7 +6,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Unpack, cast
 
+import numpy as np
+
 from odb_nodes.arguments import positive_number
+from odb_nodes.batching.cost import cost_target
 from odb_nodes.errors import CoverageError, PeerFailedError, StateError
 from odb_nodes.nodes.grouping_node import GroupingNode
 from odb_nodes.nodes.upstream import BaseNode
@@ -16,9 +19,9 @@ from odb_nodes.protocol.proposal import Proposal
 from odb_nodes.protocol.reports import Facts, Report
 from odb_nodes.protocol.settings import Alignment, AlignmentOptions
 from odb_nodes.protocol.steps import plan_steps, step_order, steps_to_quota
-from odb_nodes.protocol.transport import Transport, make_transport
+from odb_nodes.protocol.transport import Int64s, Transport, make_transport
 from odb_nodes.samples.buffered import mask_labels
-from odb_nodes.samples.rounds import Round, empty_round, own_counts, round_from_state
+from odb_nodes.samples.rounds import Room, Round, empty_round, own_counts, round_from_state
 from odb_nodes.state.content import unpack_sample
 from odb_nodes.state.counters import Counters
 from odb_nodes.state.description import copy_plain, state_for_rank
@@ -79,6 +82,12 @@ class AlignNode(BaseNode[AlignedGroup]):
         timeout_s = positive_number("timeout_s", timeout_s)
         self.exchange = Exchange(transport or make_transport(process_group, timeout_s))
         self._check_share()
+        self._room = Room(
+            layout=source.layout,
+            max_tokens=source.budget.max_tokens,
+            world_size=self.transport.world_size,
+            shares_cost=self.alignment.totals and source.layout.shares_cost,
+        )
         self._source_state: WindowState | None = None  # taken once per round, not once per step
         self._agreement = Agreement(settings=self._agreed_settings())
         self._start_pass(quota_done=0)
@@ -180,7 +189,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         if self._filler is not None:
             sample = Sample(View(self.epoch, 0, 0), self._filler, 1)
             self.source.filler.use(sample)
-        self._set_round(empty_round(self.source.sample_refs.join([])))
+        self._set_round(empty_round(self.source.sample_refs.join([]), self._room))
 
     def _set_round(self, round_: Round) -> None:
         self._round = round_
@@ -230,8 +239,12 @@ class AlignNode(BaseNode[AlignedGroup]):
         return True
 
     def _propose(self) -> Proposal:
-        source, alignment = self.source, self.alignment
-        capacity = alignment.capacity(source.window_size, self.counters, self.transport.world_size)
+        source, alignment, counters = self.source, self.alignment, self.counters
+        if source.layout.has_target:
+            source.window.aim(
+                cost_target(counters.total_cost, counters.total_tokens, source.budget.max_tokens)
+            )
+        capacity = alignment.capacity(source.window_size, counters, self.transport.world_size)
         try:
             proposal = alignment.rule.propose(source.window, source.refill, capacity)
         except BaseException as error:
@@ -256,10 +269,10 @@ class AlignNode(BaseNode[AlignedGroup]):
         order = step_order(steps, self._order_epoch(), self.counters.steps)
         taken = [source.take(group) for group in groups]
         buffered = [taken[slot] for slot in order]
-        own = own_counts(buffered)
-        totals = self.exchange.total(own) if self.alignment.totals else own
+        own = own_counts(buffered, source.layout)
+        totals = self._totals(own)
         refs = source.sample_refs.join(item.ref for step in buffered for item in step)
-        round_ = Round(buffered, refs, own, totals)
+        round_ = Round(buffered, refs, own, totals, self._room)
         if self.alignment.sample_quota is not None:
             missing = self.alignment.sample_quota - self._quota_done
             source.put_back(round_.cut(steps_to_quota(totals[:, 0], missing)))
@@ -283,6 +296,15 @@ class AlignNode(BaseNode[AlignedGroup]):
                 "split_dataset_by_node)",
                 self.transport.world_size,
             )
+
+    def _totals(self, own: Int64s) -> Int64s:
+        """What the steps of a round hold on all ranks, ``[T, 3]`` or, with costs, ``[T, 5]``."""
+        if not self.alignment.totals:
+            return own[:, :3]
+        if not self._room.shares_cost:
+            return self.exchange.total(own[:, :3])
+        highest = self.exchange.highest(own[:, 3])
+        return np.column_stack([self.exchange.total(own), highest])
 
     def _deliver(self) -> AlignedGroup | None:
         """The next step of the round; None if it is IDLE and such steps are skipped."""
@@ -339,7 +361,7 @@ class AlignNode(BaseNode[AlignedGroup]):
     def _order_settings(self) -> OrderSettings:
         """What the order of the steps depends on, for a state."""
         return {
-            "budget": self.source.budget.describe(),
+            "budget": self.source.describe(),
             "window": self.source.window_size,
             "policy": self.alignment.policy,
             "steps_per_round": self.alignment.steps_per_round,
@@ -389,7 +411,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         self.source.reset(state["source"])
         if self.source.view is None:
             self.source.epoch = state["epoch"]
-        round_ = round_from_state(state["pending"], self.source.sample_refs)
+        round_ = round_from_state(state["pending"], self.source.sample_refs, self._room)
         self._start_pass(quota_done=state["quota_done"])
         self.counters = Counters.from_state(state["counters"])
         self._ended = state["ended"]

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from odb_nodes.arguments import choice, function, integer
 from odb_nodes.batching.budget import TokenBudget
+from odb_nodes.batching.layout import Layout
+from odb_nodes.batching.layouts import find_layout
 from odb_nodes.batching.window import Window, make_key
 from odb_nodes.errors import SampleError, StateError
 from odb_nodes.nodes.graph import check_sources, epoch_counter
@@ -32,7 +34,7 @@ _MASK = (1 << 64) - 1
 
 
 class GroupingNode(BaseNode[list[list[Sample]]]):
-    """Buffers samples and cuts them into groups of at most ``budget`` padded tokens.
+    """Buffers samples and cuts them into groups of at most ``budget`` tokens.
 
     On its own it yields one tumbling window after the other, each cut into the fewest groups.
     Under an ``AlignNode`` it is the window, and the alignment policy decides what is taken.
@@ -47,8 +49,10 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         window: Samples buffered.
         length: ``data -> int`` in tokens for sources that do not yield ``Sample``; default
             ``len(data["input_ids"])``.
-        overlong: A sample longer than the budget goes out "alone" (one warning an epoch), is
-            dropped ("drop", counted), or is an error ("raise").
+        overlong: A sample longer than the budget (packed: than a row) goes out "alone" (one warning
+            per epoch), is dropped ("drop", counted), or is an error ("raise").
+        layout: "padded", groups of like length that are at most ``budget`` when padded to the
+            longest; "packed", whose sum is; or a ``Padded`` or ``Packed``.
     Raises:
         ValueError: An argument out of range, or a source whose state is known to be inexact.
         SampleError: From ``next``: a sample without length, or one that a state cannot hold.
@@ -62,6 +66,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         window: int = 1024,
         length: Callable[[Any], int] | None = None,
         overlong: Literal["alone", "drop", "raise"] = "alone",
+        layout: str | Layout = "padded",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not isinstance(budget, TokenBudget):
@@ -69,6 +74,8 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         function("length", length, "a function of a sample's data")
         check_sources(source)
         self.budget = budget
+        self.layout = find_layout(layout)
+        self._longest = self.layout.longest(budget)
         self.window_size = integer("window", window, least=1)
         self.source = source
         self._rebuilding = source if isinstance(source, RebuildingSource) else None
@@ -117,6 +124,10 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             "filler": None if self.filler.refs is None else self.filler.refs[:],
             "filler_length": self.filler.length,
         }
+
+    def describe(self) -> str:
+        """Budget and layout as text, equal for equal ones."""
+        return ";".join(filter(None, (self.budget.describe(), self.layout.describe())))
 
     def check_state(self, state: WindowState) -> None:
         """Raise ``StateError`` if ``reset`` would not accept this state; changes nothing."""
@@ -200,7 +211,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
 
     def _clear(self) -> None:
         self._costs: dict[int, tuple[int, ...]] = {}
-        self.window = Window(self.budget, self._costs)
+        self.window = Window(self.budget, self._costs, self.layout)
         self._buffered: dict[int, BufferedSample] = {}  # by key, in order of arrival
         self._refs: dict[int, Any] = {}  # their refs again: a state is taken at every step
         self._held_tokens = self._held_loss_tokens = 0  # sums over what is in the window
@@ -221,7 +232,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             self.drops.add(sample.view, sample.data.reason, sample.data.detail)
         elif sample.length == 0:
             self.drops.add(sample.view, "empty")
-        elif sample.length <= self.budget.max_tokens or self._keep_overlong(sample):
+        elif sample.length <= self._longest or self._keep_overlong(sample):
             self._add(self.sample_refs.buffer(sample))
 
     def _measured(self, item: Any) -> Sample:
@@ -237,8 +248,9 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         return Sample(view, item, call_user_code(checked_length, self._length, item, where=where))
 
     def _keep_overlong(self, sample: Sample) -> bool:
-        told = f"dataset[{sample.view.index}] has {sample.length} tokens, over the budget of "
-        told += str(self.budget.max_tokens)
+        what = "the budget of" if self._longest == self.budget.max_tokens else "a row's"
+        told = f"dataset[{sample.view.index}] has {sample.length} tokens, over {what} "
+        told += str(self._longest)
         if self._overlong == "raise":
             raise SampleError(f'{told}: raise token_budget, or use overlong="alone" or "drop"')
         if self._overlong == "drop":

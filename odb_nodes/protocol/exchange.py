@@ -17,6 +17,8 @@ import logging
 import threading
 from enum import Enum
 
+import numpy as np
+
 from odb_nodes.errors import PeerFailedError
 from odb_nodes.protocol.agreement import Agreement, explain
 from odb_nodes.protocol.reports import Facts, Report
@@ -109,8 +111,14 @@ class Exchange:
         return facts
 
     def total(self, own: Int64s) -> Int64s:
-        """Sum over ranks, ``[T, 3]``; part of a round that goes on."""
+        """Sum over ranks, ``[T, 3]`` or, with costs, ``[T, 4]``; part of a round that goes on."""
         return self.transport.all_sum(own, "totals")
+
+    def highest(self, own: Int64s) -> Int64s:
+        """Maximum over ranks, ``[T]``; part of a round that goes on."""
+        highest = self.transport.all_max(own.tolist(), "highest cost")
+        self.transport.stats.rounds -= 1  # it is none of its own
+        return np.array(highest, np.int64)
 
     def share_filler(self, blob: bytes | None) -> bytes | None:
         """The packed filler of the first rank that has one; part of a round that goes on.
