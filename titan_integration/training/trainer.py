@@ -25,6 +25,7 @@ from titan_integration.training.announce import announce
 from titan_integration.training.health import Health, Memory, not_finite
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
+from titan_integration.training.source_loss import SourceLoss
 from titan_integration.training.summary import Summary, by_source, coverage
 from titan_integration.training.supported import (
     check_supported,
