@@ -114,7 +114,7 @@ def test_losses_by_source_are_those_of_their_tokens(chunks: int) -> None:
     listener.end_step()
     loss(pred, labels)
     tokens = torch.nn.functional.cross_entropy(
-        head(hidden).flatten(0, 1), labels.flatten(), reduction="none"
+        head(hidden).detach().flatten(0, 1), labels.flatten(), reduction="none"
     ).reshape(2, 6)
     found = listener.take(None)
     assert found == {

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -49,7 +50,8 @@ class Cache:
         """
         stat = source.stat()
         key = combine([kind, fingerprint_file(source), stat.st_mtime_ns])
-        made = self.folder / f"{source.name[:80]}.{key}.{kind}"
+        name = re.sub(r"[^\w.-]", "_", source.name, flags=re.ASCII)[:80]  # for people who look
+        made = self.folder / f"{name}.{key}.{kind}"
         if made.exists():
             return made
         try:
