@@ -103,7 +103,7 @@ class Named:
         name: For messages.
         dataset: A ``datasets.IterableDataset``; resumed by its own state.
         rank: Data-parallel rank.
-        world_size: Data-parallel ranks; every so manieth row is this rank's.
+        world_size: Data-parallel ranks; this one takes rows ``rank, rank + world_size, ...``.
     """
 
     def __init__(self, name: str, dataset: Any, rank: int, world_size: int) -> None:
