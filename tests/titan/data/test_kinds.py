@@ -277,6 +277,7 @@ def test_files_of_no_known_kind_in_a_folder_are_told_of(
         ("r.csv", b"a\n\xe9\n", "invalid UTF8"),
         ("r.txt", b"\xff\xfea\x00", "is UTF-16 text"),
         ("r.xlsx", b"PK\x03\x04", "is a zip archive"),
+        ("r.jinja", b"{% for m in messages %}", "cannot tell what .*r.jinja is"),
         ("r.bin", b"\x00\x01hello", "cannot tell what .*r.bin is, which begins with 'hello'"),
     ],
 )
