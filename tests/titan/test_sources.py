@@ -9,8 +9,8 @@ import torch
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 
 from tests.titan.runs import Run, delivered, scalars, summary, train
-from titan_integration.data.origin import count_by_source, source_map
-from titan_integration.training.source_loss import SourceLoss
+from titan_integration.data.inputs.origin import count_by_source, source_map
+from titan_integration.source_loss import SourceLoss
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """``odb_loader`` in the place of a torchtitan dataloader."""
 
-import contextlib
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,12 +11,10 @@ import tyro
 from odb_nodes import (
     OdbLoader,
     Rounding,
-    StateError,
     describe_state,
     odb_loader,
     pack_states,
     reshard_states,
-    unpack_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
 from titan_integration.data.batching import make_budget, make_collate, make_rounding
@@ -26,20 +22,18 @@ from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
+from titan_integration.data.fingerprints import Inputs
 from titan_integration.data.growth import EpochRows
-from titan_integration.data.input_watch import InputWatch
+from titan_integration.data.input_watch import InputWatch, without_lengths
 from titan_integration.data.inputs.mixture import Mixture
-from titan_integration.data.origin import count_by_source, source_map
+from titan_integration.data.inputs.origin import count_by_source, source_map
+from titan_integration.data.saved import Saved, explained
 from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
 from titan_integration.upstream import BaseDataLoader, HuggingFaceTokenizer
 
-NEW_DATA_REMEDY = (
-    "undo the change, train to another --dump_folder, or begin the data anew with "
-    "--checkpoint.exclude_from_loading dataloader"
-)
 # Fields that the trainer fills in from its data section: no flags of the command line.
 T = TypeVar("T")
 Derived = Annotated[T, tyro.conf.Suppress]
@@ -155,7 +149,7 @@ class OdbDataLoader(BaseDataLoader):
 
     def __iter__(self) -> Iterator[TitanBatch]:
         while not self.exhausted:
-            with _explained():
+            with explained():
                 batches = iter(self.loader)  # a loaded state is checked against rows and settings
             batch = next(batches, None)
             if batch is None:
@@ -192,33 +186,33 @@ class OdbDataLoader(BaseDataLoader):
         if self._state is None:
             return {self.STATE: b"", self.TOTALS: b""}
         states, totals = self._gather(self.totals)
-        told = {**asdict(totals), "past_rows": self.epoch_samples.past}
-        if self.inputs is not None:
-            told["inputs"] = asdict(self.inputs.now)
-        return {self.STATE: pack_states(states), self.TOTALS: json.dumps(told).encode()}
+        inputs = None if self.inputs is None else self.inputs.now
+        past = self.epoch_samples.past
+        saved = Saved(states=states, totals=totals, past_samples=past, inputs=inputs)
+        return {self.STATE: pack_states(states), self.TOTALS: saved.to_bytes()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a state's last batch, at this or another data-parallel degree."""
         if not state_dict.get(self.STATE):
             return
-        told = json.loads(state_dict[self.TOTALS])
-        past_rows, then = told.pop("past_rows", None), told.pop("inputs", None)
-        merged = Totals(**told)
-        self.totals = share(merged, self.dp_rank)
-        self.epoch_samples.past = (
-            merged.epochs_done * len(self.samples) if past_rows is None else past_rows
-        )
-        with _explained():
-            states = unpack_states(state_dict[self.STATE])
-            self._state = states[0]
-            if self._take_changes(then, states[0]):
-                self._note_end()
-                return
-            if len(states) != self.dp_world_size:
-                states = reshard_states(states, self.dp_world_size)
-            self._state = states[self.dp_rank]
-            self.loader.load_state_dict(self._state)
+        with explained():
+            self._load(Saved.read(state_dict[self.STATE], state_dict[self.TOTALS]))
         self._note_end()
+
+    def _load(self, saved: Saved) -> None:
+        epochs, past = saved.totals.epochs_done, saved.past_samples
+        self.totals = share(saved.totals, self.dp_rank)
+        self.epoch_samples.past = epochs * len(self.samples) if past is None else past
+        states = saved.states
+        self._state = states[0]
+        if self._take_changes(saved.inputs, states[0]):
+            return
+        if len(states) != self.dp_world_size:
+            states = reshard_states(states, self.dp_world_size)
+        self._state = states[self.dp_rank]
+        if self.inputs is not None and self.inputs.changed:
+            self._state = without_lengths(self._state)
+        self.loader.load_state_dict(self._state)
 
     @property
     def epochs_begun(self) -> int:
@@ -232,7 +226,7 @@ class OdbDataLoader(BaseDataLoader):
             self.rows, self.encoder, self.config.data, rank=self.dp_rank, group=self.group
         )
 
-    def _take_changes(self, then: Any, state: dict[str, Any]) -> bool:
+    def _take_changes(self, then: Inputs | None, state: dict[str, Any]) -> bool:
         """Compare the data with that of the state, all ranks together.
 
         Returns:
@@ -351,12 +345,3 @@ class OdbDataLoader(BaseDataLoader):
             on_error=odb.on_error,
             timeout_s=odb.timeout_s,
         )
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn a state that does not fit into something a person can act on."""
-    try:
-        yield
-    except StateError as error:
-        raise UserError(f"the checkpoint does not fit: {error}; {NEW_DATA_REMEDY}") from error

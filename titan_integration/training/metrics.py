@@ -15,7 +15,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.data.totals import DROP_REASONS, Totals
-from titan_integration.training.source_loss import SourceLoss
+from titan_integration.source_loss import SourceLoss
 from titan_integration.upstream import MetricsProcessor
 
 logger = logging.getLogger(__name__)

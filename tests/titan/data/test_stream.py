@@ -165,10 +165,11 @@ def _of(**values: Any) -> Callable[[DataConfig], None]:
     ],
 )
 def test_what_a_stream_cannot_do_is_said(
-    rows: Path, change: Callable[[DataConfig], None], line: str
+    rows: Path, tokenizer: Path, change: Callable[[DataConfig], None], line: str
 ) -> None:
     config = tiny()
     config.data.path, config.data.streaming = [str(rows)], True
+    config.hf_assets_path = str(tokenizer)
     change(config.data)
     with pytest.raises(UserError, match=line):
         config.validate()
