@@ -10,15 +10,14 @@ import tyro
 
 from odb_nodes import (
     OdbLoader,
-    PadCollate,
     Rounding,
-    TokenBudget,
     describe_state,
     odb_loader,
     pack_states,
     reshard_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
+from titan_integration.data.batching import make_budget, make_collate, make_rounding
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
@@ -27,6 +26,7 @@ from titan_integration.data.fingerprints import Inputs
 from titan_integration.data.growth import EpochRows
 from titan_integration.data.input_watch import InputWatch, without_lengths
 from titan_integration.data.inputs.mixture import Mixture
+from titan_integration.data.inputs.origin import count_by_source, source_map
 from titan_integration.data.saved import Saved, explained
 from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
@@ -50,12 +50,15 @@ class OdbDataLoader(BaseDataLoader):
         samples: The samples of one epoch, dropped ones included.
         totals: Counts of what was delivered; of this rank where they differ between ranks.
         info: What the batch delivered last holds.
+        sources: Number of the source of each of its tokens (-1: of none), ``int64[B, L]``; None
+            where there is one source only.
         exhausted: Whether no rank will get another batch in this run.
         shapes: Distinct shapes of this rank's batches since the process started.
     """
 
     STATE = "odb"
     TOTALS = "totals"
+    loader: OdbLoader
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
@@ -98,6 +101,7 @@ class OdbDataLoader(BaseDataLoader):
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
         self.info: StepInfo | None = None
+        self.sources: torch.Tensor | None = None
         self.exhausted = False
         self.shapes: set[torch.Size] = set()
         self._filler: torch.Tensor | None = None  # a token to fill up the last step with
@@ -139,6 +143,8 @@ class OdbDataLoader(BaseDataLoader):
         self.encoder.one_each = checked is None
         self.samples = SampleIndex(self.rows, None if checked is None else checked.counts)
         self.epoch_samples = EpochRows(self.samples)
+        if hasattr(self, "loader"):
+            self.loader.shutdown()  # two loaders cannot share a group
         self.loader = self._make_loader()
 
     def __iter__(self) -> Iterator[TitanBatch]:
@@ -266,12 +272,25 @@ class OdbDataLoader(BaseDataLoader):
         self.info = batch.info
         labels = batch.tensors["labels"]
         self.totals.add(batch.info, labels.numel())
+        self._note_sources(batch)
         self.shapes.add(labels.shape)
         self._filler = batch.tensors["input_ids"][:1, : self.config.pad_to_multiple_of].clone()
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
         self._note_end()
+
+    def _note_sources(self, batch: OdbBatch) -> None:
+        names = self.rows.names
+        if len(names) < 2:
+            return
+        views = () if batch.info.idle else batch.info.views
+        numbers = [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views]
+        layout = self.config.data.odb.layout
+        self.sources = source_map(numbers, batch.tensors["positions"], layout=layout)
+        loss_tokens = count_by_source(self.sources, batch.tensors["labels"], len(names))
+        for number, name in enumerate(names):
+            self.totals.add_source(name, numbers.count(number), loss_tokens[number])
 
     def _note_end(self) -> None:
         data, totals = self.config.data, self.totals
@@ -292,37 +311,22 @@ class OdbDataLoader(BaseDataLoader):
             totals.append(item[1])
         return states, merge(totals)
 
-    def _longest_batch(self) -> int:
-        """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
-        odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
-        most = odb.token_budget if odb.layout == "packed" else self.encoder.encoding.max_len
-        return -(-most // multiple) * multiple
-
     def _open_rows(self) -> Mixture:
         return self.config.data.inputs().open(held_out=self.config.purpose == "held_out")
 
     def _rounding(self) -> Rounding:
-        return Rounding(
+        return make_rounding(
+            self.config.data.odb,
             multiple=self.config.pad_to_multiple_of,
-            per_doubling=self.config.data.odb.shape_buckets,
-            longest=self._longest_batch(),
+            max_len=self.encoder.encoding.max_len,
         )
-
-    def _collate(self) -> PadCollate:
-        layout = self.config.data.odb.layout
-        return PadCollate(pad_to_multiple_of=self._rounding(), layout=layout, positions=True)
-
-    def _budget(self) -> TokenBudget:
-        odb = self.config.data.odb
-        rounding = None if odb.layout == "packed" else self._rounding()
-        return TokenBudget(odb.token_budget, rounding=rounding)
 
     def _make_loader(self) -> OdbLoader:
         data, odb = self.config.data, self.config.data.odb
         return odb_loader(
             self.epoch_samples.now,
             self.encoder,
-            token_budget=self._budget(),
+            token_budget=make_budget(odb, self._rounding()),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -335,7 +339,7 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=self._collate(),
+            collate=make_collate(odb, self._rounding()),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,

@@ -1,13 +1,14 @@
 """How a run ends: what ended it, what it trained on, and why there may be nothing left to do."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
 
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.errors import UserError
-from titan_integration.training.summary import Summary, coverage
+from titan_integration.training.summary import Summary, by_source, coverage
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ def sum_up(
     resumed_from: int | None,
     wall_s: float,
     tokens_before: int,
+    source_losses: Mapping[str, float],
 ) -> None:
     """Write and log the summary of a run that has ended; all ranks together.
 
@@ -72,6 +74,7 @@ def sum_up(
         wall_s=wall_s,
         world_size=odb.dp_world_size,
         resumed_from=resumed_from,
+        sources=by_source(totals, source_losses),
     )
     if dist.get_rank() == 0:
         path = summary.write(config.dump_folder)

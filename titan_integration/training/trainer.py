@@ -20,6 +20,7 @@ from titan_integration.data.stream import OdbStreamLoader
 from titan_integration.errors import UserError
 from titan_integration.run.failures import explain, first_line
 from titan_integration.run.guard import Guard, make_writable
+from titan_integration.source_loss import SourceLoss
 from titan_integration.training.announce import announce
 from titan_integration.training.ending import sum_up, why_nothing_is_left
 from titan_integration.training.metrics import OdbMetricsProcessor
@@ -195,12 +196,15 @@ class OdbTrainer(Trainer):
         else:
             self.schedule.advance(before, self.odb.totals.samples)
         self.steps.run(lambda: train_step(iter(batches)), batches)
+        self.source_loss.end_step()
         self.meter.end_step()
         if self.odb.exhausted:
             self.config.training.steps = self.step  # the loop's last save, resumable
 
     def forward_backward_step(self, **kwargs: Any) -> torch.Tensor:
         """As torchtitan's; notes the loss."""
+        if self.odb is not None:
+            self.source_loss.begin_microbatch()
         loss = super().forward_backward_step(**kwargs)
         self.steps.health.note_loss(loss)
         if self.odb is not None and self.meter.should_log(self.step):
@@ -224,6 +228,8 @@ class OdbTrainer(Trainer):
         odb.check()
         odb.note_inputs()
         self._plan(odb)
+        self.source_loss = SourceLoss(odb.rows.names)
+        self.source_loss.attach(self.loss_fn)
         if self.config.data.audit_log is not None:
             self.audit = AuditLog(self.config.data.audit_log, dist.get_rank())
 
@@ -260,13 +266,16 @@ class OdbTrainer(Trainer):
                 accumulation=self.gradient_accumulation_steps,
             )
         quota = self.config.data.sample_quota
-        self.meter.follow(odb, rows=self.samples_total, quota=quota, step=self.step)
+        self.meter.follow(
+            odb, rows=self.samples_total, quota=quota, step=self.step, source_loss=self.source_loss
+        )
         if self.audit is not None:
             self.audit.start(self.step, odb.dp_rank, odb.dp_world_size)
 
     def _draw(self, odb: OdbDataLoader, data_iterator: Iterator[TitanBatch]) -> list[TitanBatch]:
         """The step's microbatches; where the data ends among them, IDLE ones take the rest."""
         batches: list[TitanBatch] = []
+        sources: list[torch.Tensor] = []
         num_loss_tokens = total_loss_tokens = padding = 0
         for _ in range(self.gradient_accumulation_steps):
             if odb.exhausted:
@@ -277,6 +286,8 @@ class OdbTrainer(Trainer):
             batches.append(next(data_iterator))
             info = odb.info
             assert info is not None
+            if odb.sources is not None:
+                sources.append(odb.sources)
             num_loss_tokens += info.num_loss_tokens
             total_loss_tokens += info.total_num_loss_tokens
             padding += batches[-1][1].numel() - info.num_tokens
@@ -284,6 +295,7 @@ class OdbTrainer(Trainer):
                 self.steps.health.note_samples(view.index for view in info.views)
             if self.audit is not None:
                 self.audit.add(self.step, info)
+        self.source_loss.begin_step(sources if self.meter.should_log(self.step) else [])
         self.meter.begin_step(num_loss_tokens=num_loss_tokens, total_loss_tokens=total_loss_tokens)
         self.meter.ntokens_since_last_log -= padding
         self.ntokens_seen -= padding
@@ -298,6 +310,7 @@ class OdbTrainer(Trainer):
             resumed_from=self.resumed_from,
             wall_s=time.perf_counter() - self.started_at_s,
             tokens_before=self.started_tokens,
+            source_losses=self.meter.source_losses,
         )
 
     def _leave_folder(self) -> None:
