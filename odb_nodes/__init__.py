@@ -16,6 +16,7 @@ from odb_nodes.nodes.grouping_node import GroupingNode
 from odb_nodes.nodes.sample_mapper import SampleMapper
 from odb_nodes.nodes.sampler_view import SamplerView
 from odb_nodes.nodes.stream_view import StreamView
+from odb_nodes.shared_state import SharedState
 from odb_nodes.state.codec import pack_states, unpack_states
 from odb_nodes.state.description import describe_state, verify_states
 from odb_nodes.state.reshard import reshard_states
@@ -43,6 +44,7 @@ __all__ = [
     "SampleError",
     "SampleMapper",
     "SamplerView",
+    "SharedState",
     "StateError",
     "StepInfo",
     "StreamView",

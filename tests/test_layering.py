@@ -16,6 +16,7 @@ LAYERS = (
     ("odb_nodes.nodes",),
     ("odb_nodes.loss", "odb_nodes.collate"),
     ("odb_nodes.loader",),
+    ("odb_nodes.shared_state",),
     ("odb_nodes",),
     ("odb_nodes.testing",),
     ("titan_integration.errors", "titan_integration.process_groups"),

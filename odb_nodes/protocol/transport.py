@@ -136,3 +136,10 @@ def make_transport(group: Any, timeout_s: float) -> Transport:
         transport: Transport = group
         return transport
     raise ValueError(f"process_group must be a gloo ProcessGroup, got {type(group).__name__}")
+
+
+def gather(value: Any, group: Any = None) -> list[Any]:
+    """Every rank's ``value``, ordered by rank; None is the default group."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
