@@ -182,16 +182,18 @@ def run_ranks(
     *args: Any,
     timeout_s: float = 120.0,
     may_die: Sequence[int] = (),
+    start_method: str = "spawn",
 ) -> list[Any]:
     """``work(rank, size, *args)`` in one process per rank, in a real gloo world.
 
     Args:
         work: A module-level function; its result must pickle.
+        start_method: "forkserver" for worlds that share slow imports.
         may_die: Ranks that may end without a result (killed ones); theirs is None.
     Raises:
         AssertionError: A rank failed (with its traceback), or hangs (it is named, then killed).
     """
-    context = multiprocessing.get_context("spawn")
+    context: Any = multiprocessing.get_context(start_method)
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         ranks = [

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("odb_nodes", "titan_integration", "configs", "tools")
+PACKAGES = ("odb_nodes", "titan_integration", "hf_integration", "configs", "tools")
 # Folders from the bottom up; a module imports from its own layer or from one below. Modules at the
 # top of a package are named, folders stand for all that is in them.
 LAYERS = (
@@ -24,6 +24,12 @@ LAYERS = (
     ("titan_integration.data",),
     ("titan_integration.training",),
     ("titan_integration",),
+    ("hf_integration.arguments", "hf_integration.errors", "hf_integration.upstream"),
+    ("hf_integration.data",),
+    ("hf_integration.training",),
+    ("hf_integration.trainer",),
+    ("hf_integration",),
+    ("hf_integration.llamafactory",),
     ("configs",),
     ("tools",),
 )
