@@ -1,5 +1,6 @@
 """The loader's batches as optimizer steps, with counts and a state for each moment between two."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -7,7 +8,8 @@ from typing import Any
 
 from hf_integration.data.goal import Goal
 from hf_integration.data.steps import OptimizerStep, num_padded_tokens, optimizer_step
-from odb_nodes import OdbLoader, describe_state
+from hf_integration.errors import Refusal
+from odb_nodes import OdbLoader, StateError, describe_state
 from odb_nodes.types import OdbBatch
 from titan_integration.data.totals import Totals
 
@@ -45,7 +47,8 @@ class Feed:
     def __iter__(self) -> Iterator[OptimizerStep]:
         if self.finished:
             return
-        batches = iter(self.loader)
+        with explained():  # a state that was loaded is held against dataset and settings here
+            batches = iter(self.loader)
         group = list(islice(batches, self._accumulation))
         if not group:
             raise ValueError("train_dataset: every row was dropped, none could be trained on")
@@ -68,7 +71,8 @@ class Feed:
 
     def resume(self, state: dict[str, Any], totals: Totals) -> None:
         """Go on after a state of this rank, at the next ``iter()``."""
-        self.loader.load_state_dict(state)
+        with explained():
+            self.loader.load_state_dict(state)
         self.state, self.totals = state, totals
         self._note_end()
 
@@ -103,3 +107,15 @@ class Feed:
 
 def _shape(batch: Any) -> Any:
     return getattr(batch.get("input_ids"), "shape", None)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn a state that does not fit into something a person can act on."""
+    try:
+        yield
+    except StateError as error:
+        raise Refusal(
+            f"the checkpoint does not fit: {error}; undo the change, or begin anew in another "
+            "output_dir"
+        ) from error

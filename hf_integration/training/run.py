@@ -9,13 +9,12 @@ import torch.distributed as dist
 
 from hf_integration.arguments import OdbArguments
 from hf_integration.data import checkpoint
-from hf_integration.data.feed import Feed
+from hf_integration.data.feed import Feed, explained
 from hf_integration.data.goal import Goal
 from hf_integration.data.loader import Length, make_loader
-from hf_integration.errors import Refusal
 from hf_integration.training.limits import check_dataset, check_world_size, shuffles
 from hf_integration.training.metrics import Meter
-from odb_nodes import StateError, reshard_states
+from odb_nodes import reshard_states
 from odb_nodes.protocol.transport import gather
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.training.summary import Summary, coverage
@@ -65,15 +64,10 @@ class Run:
         """Go on where a checkpoint was taken, on any number of ranks."""
         states, totals = checkpoint.read(folder)
         check_world_size(trainer, len(states))
-        try:
+        with explained():
             if len(states) != self.world_size:
                 states = reshard_states(states, self.world_size)
-            self.feed.resume(states[self.rank], share(totals, self.rank))
-        except StateError as error:
-            raise Refusal(
-                f"{folder} does not fit: {error}; undo the change, or begin anew in another "
-                "output_dir"
-            ) from error
+        self.feed.resume(states[self.rank], share(totals, self.rank))
         self.resumed_from = int(folder.name.rpartition("-")[2])
 
     def begin(self, step: int) -> None:
@@ -133,6 +127,7 @@ class Run:
         if writes:
             path = summary.write(folder)
             logger.info("%s; see %s", summary.line(), path)
+        self.wait()  # whoever reads it after train() finds it, on every rank
         if self._join and summary.coverage.startswith("wrong"):
             raise RuntimeError(f"coverage is {summary.coverage}")
         return summary
