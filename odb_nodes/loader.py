@@ -1,40 +1,70 @@
-"""The usual pipeline in one call."""
+"""The loader: batches of all ranks in step, and everything a training script asks of it."""
 
+import logging
+import math
+import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from torchdata.nodes import BaseNode, Loader, Mapper, PinMemory, Prefetcher
-
-from odb_nodes.batching.budget import TokenBudget
-from odb_nodes.collate import PadCollate
+from odb_nodes.arguments import boolean, function, integer
 from odb_nodes.nodes.align_node import AlignNode
-from odb_nodes.nodes.grouping_node import GroupingNode
-from odb_nodes.nodes.sample_mapper import SampleMapper
-from odb_nodes.nodes.sampler_view import SamplerView
+from odb_nodes.nodes.node_loader import Iteration, NodeLoader
+from odb_nodes.nodes.pipeline import Collate, PipelineRoot
 from odb_nodes.nodes.upstream import abandon, stop
-from odb_nodes.protocol.exchange import Exchange
-from odb_nodes.state.description import align_state, copy_plain, find_align_state
-from odb_nodes.types import AlignedGroup, OdbBatch
+from odb_nodes.state.description import align_state, copy_plain, describe_state, find_align_state
+from odb_nodes.state.files import load_shared, save_shared
+from odb_nodes.types import OdbBatch
+from odb_nodes.workers.at_exit import close_at_exit
 
-Collate = Callable[[list[Mapping[str, Any]]], Any]
-_REPORT_S = 5.0  # longest delay of an error, for the other ranks to hear of it
+logger = logging.getLogger(__name__)
 
 
-class OdbLoader(Loader[OdbBatch]):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderReport:
+    """How well a loader does, since the beginning of the pass and as seen by this rank.
+
+    Attributes:
+        steps: Delivered.
+        padding: Part of the padded tokens that is padding, in [0, 1].
+        fill: Real tokens of a step over the token budget, on average.
+        waiting: Part of the time that the training script spent waiting for batches.
+        exchange: Part of the time that this rank's background thread waited for other ranks.
+        suggested_window: Samples; larger than now where batches could be fuller.
+        suggested_workers: Workers; more than now where the script waits for batches.
+    """
+
+    steps: int
+    padding: float
+    fill: float
+    waiting: float
+    exchange: float
+    suggested_window: int
+    suggested_workers: int
+
+
+class OdbLoader(NodeLoader[OdbBatch]):
     """A ``torchdata.nodes.Loader`` over an ``AlignNode``, yielding ``OdbBatch``.
 
-    Every ``iter()`` without a loaded state starts the next epoch. The state is that of the
-    ``AlignNode`` alone, so prefetching, pinning and collate may differ when it is loaded. Use it
-    as a context manager, or call ``shutdown``, to end its threads and worker processes early.
+    Every ``iter()`` without a loaded state starts the next epoch, also after a ``break``: the rest
+    of an epoch that was left is not delivered any more. To go on in it instead, load the loader's
+    own state: ``loader.load_state_dict(loader.state_dict())``.
+
+    The state is that of the ``AlignNode`` alone, so prefetching, pinning and collate may differ
+    when it is loaded. Use the loader as a context manager, or call ``shutdown``, to end its threads
+    and worker processes early.
 
     Args:
         align: The aligned groups.
-        collate: ``list of data -> tensors``.
+        collate: ``list of data -> tensors``. An IDLE step comes as a list of one masked sample.
         prefetch: Batches prepared ahead in a thread; 0 for none.
         pin_memory: Copy tensors into pinned memory.
-        restart_on_stop_iteration: As in torchdata: iterating from a state of the end of an epoch
-            gives the next epoch, else nothing.
+        restart_on_stop_iteration: Iterating from a state of the end of an epoch gives the next
+            epoch; else nothing.
+    Raises:
+        ValueError: An argument of another type or out of range.
     """
 
     def __init__(
@@ -46,25 +76,22 @@ class OdbLoader(Loader[OdbBatch]):
         pin_memory: bool = False,
         restart_on_stop_iteration: bool = True,
     ) -> None:
-        if prefetch < 0:
-            raise ValueError(f"prefetch must be at least 0, got {prefetch}")
+        prefetch = integer("prefetch", prefetch, least=0)
+        function("collate", collate, "a function of a list of samples")
         self.align = align
-        node: BaseNode[OdbBatch] = Mapper(align, _CollateStep(collate, align.exchange))
-        if prefetch:
-            node = Prefetcher(node, prefetch_factor=prefetch)
-        if pin_memory:
-            node = PinMemory(node)
-        self._pipeline_root = _PipelineRoot(node, align)
-        super().__init__(self._pipeline_root, restart_on_stop_iteration)
-        self._finalizer = weakref.finalize(self, abandon, self.root)
-
-    def __iter__(self) -> Iterator[OdbBatch]:
-        iterator = super().__iter__()  # type: ignore[no-untyped-call]
-        if iterator._cached_item is None:
-            # Torchdata 0.11 keeps the state it cached while looking for a next item, also after it
-            # restarted at the end of an epoch; every later state would be that one.
-            iterator._cached_state_dict = None
-        return iterator  # type: ignore[no-any-return]
+        self._root = PipelineRoot(
+            align,
+            collate=collate,
+            prefetch=prefetch,
+            pin_memory=boolean("pin_memory", pin_memory),
+        )
+        super().__init__(self._root, boolean("restart", restart_on_stop_iteration))
+        weakref.finalize(self, abandon, self.root).atexit = False
+        close_at_exit(self)
+        self._chosen_epoch: int | None = None  # by set_epoch, for the next iter()
+        self._epoch, self._step = 0, 0  # of the batch delivered last
+        self._waited_s, self._began_s = 0.0, time.monotonic()
+        self._warn_of_a_long_prefetch(prefetch)
 
     def __enter__(self) -> "OdbLoader":
         return self
@@ -72,219 +99,271 @@ class OdbLoader(Loader[OdbBatch]):
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state after the batch returned last: plain values, see docs/state.md."""
-        return find_align_state(super().state_dict())
+    def __len__(self) -> int:
+        raise TypeError(
+            "the number of steps is known only after preprocessing: estimate() says how many are "
+            "to come, and progress() which part of the epoch is done"
+        )
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume here at the next ``iter()``; the state must be of this rank and world size."""
-        state = {"root": copy_plain(align_state(state_dict)), "num_yielded": 0}
-        super().load_state_dict(state)
-        # Torchdata's next iter() would be the one it made for an earlier state_dict(), unloaded.
-        self._iter_for_state_dict = False
+    # Where the loader stands
 
-    def set_epoch(self, epoch: int) -> None:
-        """The epoch of the next ``iter()``, unless a state is loaded: that knows its own."""
-        view = self.align.source.view
-        if not hasattr(view, "set_epoch"):
-            raise ValueError("set_epoch needs a SamplerView or a StreamView at the source")
-        view.set_epoch(epoch)
+    @property
+    def epoch(self) -> int:
+        """Epoch of the batch delivered last, or of the loaded state."""
+        return self._epoch if self._loaded is None else int(self._loaded["epoch"])
+
+    @property
+    def step(self) -> int:
+        """Steps delivered in this epoch."""
+        if self._loaded is None:
+            return self._step
+        return int(self._loaded["counters"]["steps"])
+
+    @property
+    def finished(self) -> bool:
+        """The epoch was delivered to its end, and its end was seen."""
+        if self._loaded is None:
+            return self._final is not None
+        return bool(self._loaded["ended"])
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next ``iter()`` begins, or goes on in."""
+        if self._chosen_epoch is not None:
+            return self._chosen_epoch
+        if self._loaded is not None:
+            return self.epoch + (self.finished and self.restart_on_stop_iteration)
+        if self._begun:
+            return self.align.epoch
+        return self.epoch + 1 if self._iteration is not None else self._first_epoch()
+
+    def progress(self) -> float | None:
+        """Part of the epoch that is done, dropped samples included, in [0, 1].
+
+        Estimated from this rank's share; None for a stream, which has no end.
+        """
+        told = describe_state(self.state_dict())
+        if told["remaining"] is None:
+            return None
+        if told["num_samples"] == 0:
+            return 1.0
+        left: float = told["remaining"] * told["world_size"] / told["num_samples"]
+        return 1.0 - min(1.0, left)
+
+    def estimate(self) -> int | None:
+        """Steps to come in this epoch; None before the first step, and for a stream."""
+        told = describe_state(self.state_dict())
+        if told["remaining"] is None or not told["total_emitted"]:
+            return None
+        left: int = told["remaining"] * told["world_size"]
+        return math.ceil(left * int(told["steps"]) / int(told["total_emitted"]))
+
+    def report(self) -> LoaderReport:
+        """Padding, fill and waiting, with a window and a number of workers to try."""
+        told = describe_state(self.state_dict())
+        steps, tokens, padded = told["steps"], told["num_tokens"], told["padded_tokens"]
+        busy = max(1, steps - told["idle_steps"])
+        fill = tokens / busy / self.align.source.budget.max_tokens
+        passed_s = max(1e-9, time.monotonic() - self._began_s)
+        waiting = min(1.0, self._waited_s / passed_s)
+        window, workers = self.align.source.window_size, self._num_workers()
+        return LoaderReport(
+            steps=steps,
+            padding=1 - tokens / padded if padded else 0.0,
+            fill=fill,
+            waiting=waiting,
+            exchange=min(1.0, self.align.transport.stats.wait_s / passed_s),
+            suggested_window=window * (4 if fill < 0.8 else 2 if fill < 0.93 else 1),
+            suggested_workers=workers + (waiting > 0.05) * max(1, workers),
+        )
 
     def exchange_stats(self) -> dict[str, float]:
-        """Of this rank since construction: payload "bytes", "rounds", and "wait_s" seconds."""
-        stats = self.align.transport.stats
-        return {"bytes": stats.bytes, "rounds": stats.rounds, "wait_s": stats.wait_s}
+        """Of this rank since construction: payload "bytes", "rounds", "wait_s" seconds, "ranks".
+
+        A single rank ("ranks" is 1) exchanges nothing: all its numbers are 0.
+        """
+        transport = self.align.transport
+        stats = transport.stats
+        return {
+            "bytes": stats.bytes,
+            "rounds": stats.rounds,
+            "wait_s": stats.wait_s,
+            "ranks": transport.world_size,
+        }
 
     def fill(self) -> tuple[int, int]:
         """Samples in the window now, and its size."""
         return len(self.align.source.window), self.align.source.window_size
 
+    # Epochs
+
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """The epochs to train, so that each is trained once, wherever a resume stands.
+
+        ::
+
+            for epoch in loader.epochs(3):
+                for batch in loader:
+                    ...
+
+        Goes on in the epoch of a loaded state that has not ended (if nothing is left of it, its
+        loop has no batch), and then with the epochs after it.
+
+        Args:
+            num_epochs: Epochs in all, from 0; at least 0.
+        """
+        integer("num_epochs", num_epochs, least=0)
+        least = 0
+        while True:
+            unfinished = self._loaded is not None and not self.finished
+            epoch = self.epoch if unfinished else self.next_epoch
+            if self._loaded is not None and self.finished:
+                epoch = self.epoch + 1
+            epoch = max(least, epoch)
+            if epoch >= num_epochs:
+                return
+            self.set_epoch(epoch)
+            yield epoch
+            least = epoch + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next ``iter()``.
+
+        With a loaded state this must be the epoch that the state is in (which then goes on; if
+        nothing is left of it, the next ``iter()`` has no batch) or, if nothing is left of that one,
+        a later one.
+
+        Raises:
+            ValueError: The loaded state is in the middle of another epoch; or the source has no
+                epochs to choose from.
+        """
+        epoch = integer("epoch", epoch, least=0)
+        view = self.align.source.view
+        if not hasattr(view, "set_epoch"):
+            raise ValueError("set_epoch needs a SamplerView or a StreamView at the source")
+        if self._loaded is not None and not self._allows(epoch):
+            raise ValueError(
+                f"set_epoch({epoch}) contradicts the loaded state, which is at step {self.step} of "
+                f"epoch {self.epoch}: call set_epoch({self.epoch}) to go on there, or iterate over "
+                "loader.epochs(n), which knows where a state stands"
+            )
+        if self._loaded is not None and epoch != self.epoch:
+            self._loaded = None
+        self._chosen_epoch = epoch
+        if self._loaded is None:
+            view.set_epoch(epoch)
+
+    def _allows(self, epoch: int) -> bool:
+        """Whether the loaded state leaves a free choice of this epoch."""
+        told = describe_state(self._loaded)
+        nothing_left = told["remaining"] == 0 and not self._loaded["pending"]["sizes"]
+        done = self.finished or nothing_left
+        return epoch == self.epoch or (done and epoch > self.epoch)
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the batch returned last: plain values, see the docs on states."""
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume here at the next ``iter()``; the state must be of this rank and world size.
+
+        Raises:
+            StateError: The state is damaged, or of other data, another seed, rank or world size.
+        """
+        state: Any = align_state(state_dict)
+        self.align.check_state(state)
+        self._chosen_epoch = None
+        super().load_state_dict(state)
+
+    def save(self, path: str | Path) -> None:
+        """Write the states of all ranks to one file; all ranks call this after the same step.
+
+        The file is written by rank 0, whole or not at all, and ``load`` reads it on any number of
+        ranks.
+
+        Raises:
+            OSError: On all ranks, if it cannot be written.
+        """
+        save_shared(self.state_dict(), Path(path), self.align.transport)
+
+    def load(self, path: str | Path) -> None:
+        """Resume from a file that ``save`` wrote, also on another number of ranks.
+
+        All ranks call this together.
+
+        Raises:
+            OSError: On all ranks, if one of them cannot read it.
+            StateError: As ``load_state_dict``.
+        """
+        self.load_state_dict(load_shared(Path(path), self.align.transport))
+
     def shutdown(self) -> None:
         """End all threads and worker processes, in a few seconds at most. Can be called twice."""
-        for it in self._pipeline_root.background():
-            it._stop_event.set()  # no further round is opened
+        self._root.stop_reading()
         self.align.shutdown()
         stop(self.root)
 
+    # Inside
 
-class _CollateStep:
-    """Collates one aligned group; the info goes along. Tells the other ranks if that raises."""
-
-    def __init__(self, collate: Collate, exchange: Exchange) -> None:
-        self._collate = collate
-        self._exchange = exchange
-
-    def __call__(self, group: AlignedGroup) -> OdbBatch:
+    def _begin(self) -> None:
+        loaded, chosen = self._loaded, self._chosen_epoch
+        if loaded is None and self._iteration is not None and self._final is None and self._step:
+            logger.warning(
+                "epoch %d was left after step %d: what was left of it is not delivered any more; "
+                "load the loader's own state_dict() to go on in it",
+                self._epoch,
+                self._step,
+            )
+        stays = loaded is not None and chosen is not None
+        restart, self.restart_on_stop_iteration = self.restart_on_stop_iteration, not stays
+        self.restart_on_stop_iteration = restart and not stays
         try:
-            return OdbBatch(self._collate([sample.data for sample in group.samples]), group.info)
-        except Exception as error:
-            indices = [sample.view.index for sample in group.samples]
-            error.add_note(f"while collating dataset[i] for i in {indices}")
-            self._exchange.report_failure(error)
-            raise
+            super()._begin()
+        finally:
+            self.restart_on_stop_iteration = restart
+        self._chosen_epoch = None
+        self._epoch = self.align.epoch
+        self._step = 0 if loaded is None or self._epoch != loaded["epoch"] else self._steps(loaded)
+        self._waited_s, self._began_s = 0.0, time.monotonic()
 
+    def _next(self, iteration: Iteration[OdbBatch]) -> OdbBatch:
+        started = time.monotonic()
+        batch = super()._next(iteration)
+        self._waited_s += time.monotonic() - started
+        self._epoch, self._step = batch.info.epoch, batch.info.step + 1
+        return batch
 
-class _PipelineRoot(BaseNode[OdbBatch]):
-    """Root of the pipeline: raises errors as they were raised in the background thread.
+    def _note_end(self) -> None:
+        # The background thread has ended; what the AlignNode says is later than its last batch.
+        state: Any = self.align.state_dict()
+        self._final = state
 
-    A thread hands its error over as text in a new exception. Errors that the ``AlignNode`` did
-    not see (a collate that raises) are reported to the other ranks here. Its state is that of the
-    ``AlignNode``, found in and put back into the states of the nodes between.
-    """
+    def _say_restart(self) -> None:
+        logger.info("the loaded state is of the end of epoch %d: the next begins", self.align.epoch)
 
-    def __init__(self, source: BaseNode[OdbBatch], align: AlignNode) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.source = source
-        self._align = align
+    def _copy(self, state: Any) -> dict[str, Any]:
+        copied: dict[str, Any] = copy_plain(find_align_state(state))
+        return copied
 
-    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
-        super().reset(initial_state)
-        background = self.background()
-        for it in background:
-            it._stop_event.set()
-        self._align.leave()
-        for it in background:
-            it._thread.join()  # a straggler would take from the next pass
-        self.source.reset(None if initial_state is None else self._wrap(initial_state))
+    @staticmethod
+    def _steps(state: Mapping[str, Any]) -> int:
+        return int(state["counters"]["steps"])
 
-    def next(self) -> OdbBatch:
-        try:
-            batch: OdbBatch = next(self.source)
-            return batch
-        except StopIteration:
-            raise
-        except Exception as error:
-            exchange = self._align.exchange
-            exchange.report_failure(error, wait_s=_REPORT_S)  # the process may end after this
-            raise exchange.failure or error from None
+    def _first_epoch(self) -> int:
+        return int(getattr(self.align.source.view, "next_epoch", 0))
 
-    def get_state(self) -> dict[str, Any]:
-        return find_align_state(self.source.state_dict())
+    def _num_workers(self) -> int:
+        return int(getattr(self.align.source.source, "num_workers", 0))
 
-    def background(self) -> list[Any]:
-        """Torchdata's iterators that read the ``AlignNode`` in a thread."""
-        found = []
-        node: Any = self.source
-        while node is not self._align:
-            it = getattr(node, "_it", None)
-            found += [it] if hasattr(it, "_stop_event") else []
-            node = node.source
-        return found
-
-    def _wrap(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A state of the ``AlignNode`` as the state of the nodes around it."""
-        nodes = []
-        node: Any = self.source
-        while node is not self._align:
-            nodes.append(node)
-            node = node.source
-        for node in reversed(nodes):
-            if isinstance(node, Prefetcher | PinMemory):
-                state = {"snapshot": state, "steps_since_snapshot": 0}
-            else:
-                state = {node.IT_STATE_KEY: {"source": state}}
-        return state
-
-
-def odb_loader(
-    dataset: Any,
-    transform: Callable[..., Any] | None = None,
-    *,
-    token_budget: int | TokenBudget,
-    window: int = 1024,
-    length: Callable[[Any], int] | None = None,
-    num_workers: int = 0,
-    worker_method: Literal["thread", "process"] = "thread",
-    multiprocessing_context: str | None = None,
-    process_group: Any = None,
-    rank: int = 0,
-    world_size: int = 1,
-    shuffle: bool = True,
-    seed: int = 0,
-    join: bool = True,
-    sample_quota: int | None = None,
-    policy: Literal["sliding", "tumbling"] = "sliding",
-    steps_per_round: int | None = None,
-    idle: Literal["emit", "skip"] = "emit",
-    collate: Collate | None = None,
-    prefetch: int = 2,
-    pin_memory: bool = False,
-    rng_seed: int | None = None,
-    on_error: Literal["raise", "skip"] = "raise",
-    overlong: Literal["alone", "drop", "raise"] = "alone",
-    timeout_s: float = 600.0,
-) -> OdbLoader:
-    """Batches of at most ``token_budget`` padded tokens, the same number of steps on every rank.
-
-    Args:
-        dataset: Anything with ``__len__`` and ``__getitem__``.
-        transform: ``raw -> {"input_ids": ..., "labels": ...}``, or None to drop the sample.
-        token_budget: Padded tokens a rank and step.
-        window: Samples buffered a rank; more is closer to the fewest steps.
-        length: ``data -> tokens``; default ``len(data["input_ids"])``.
-        num_workers: Workers for dataset and transform; 0 maps in a background thread.
-        worker_method: "thread", for work that releases the interpreter lock (reading files, PIL,
-            NumPy, ``tokenizers`` by ``encode_batch``), or "process", for Python code and
-            ``tokenizers`` by ``encode``, which hold it.
-        multiprocessing_context: "fork", "spawn" or "forkserver" for processes.
-        process_group: A gloo group of exactly the data-parallel ranks that nothing else uses,
-            ``torch.distributed.new_group(backend="gloo")``; needed if ``world_size`` is over 1.
-        rank: Data-parallel rank.
-        world_size: Data-parallel ranks.
-        shuffle: A new order every epoch.
-        seed: Chooses the orders; must be equal on all ranks.
-        join: Emit every sample of the epoch; see ``AlignNode``.
-        sample_quota: End after this many samples over all ranks; see ``AlignNode``.
-        policy: "sliding" or "tumbling"; see ``AlignNode``.
-        steps_per_round: Most steps between two exchanges.
-        idle: "emit" or "skip" steps on which this rank has nothing.
-        collate: ``list of data -> tensors``; default ``PadCollate()``.
-        prefetch: Batches prepared ahead.
-        pin_memory: Copy tensors into pinned memory.
-        rng_seed: Gives ``transform`` a generator of its own for every sample; see
-            ``SampleMapper``.
-        on_error: "raise" or "skip" samples whose dataset or transform raises.
-        overlong: What to do with a sample over the budget; see ``GroupingNode``.
-        timeout_s: Longest wait for the slowest rank in one exchange.
-    Raises:
-        ValueError: An argument out of range, or a group that does not fit rank and world size.
-    """
-    if world_size > 1 and process_group is None:
-        raise ValueError(
-            f"world_size={world_size} needs process_group: "
-            'pass torch.distributed.new_group(backend="gloo")'
-        )
-    view = SamplerView(len(dataset), rank=rank, world_size=world_size, shuffle=shuffle, seed=seed)
-    samples = SampleMapper(
-        view,
-        dataset,
-        transform,
-        length=length,
-        num_workers=num_workers,
-        method=worker_method,
-        rng_seed=rng_seed,
-        on_error=on_error,
-        multiprocessing_context=multiprocessing_context,
-        # Rounds take samples in bursts; reading ahead keeps the workers busy between them.
-        read_ahead=max(1, window // 2) if prefetch else 0,
-    )
-    groups = GroupingNode(samples, token_budget, window=window, overlong=overlong)
-    align = AlignNode(
-        groups,
-        process_group=process_group,
-        join=join,
-        policy=policy,
-        steps_per_round=steps_per_round,
-        sample_quota=sample_quota,
-        idle=idle,
-        timeout_s=timeout_s,
-    )
-    transport = align.transport
-    if (transport.rank, transport.world_size) != (rank, world_size):
-        raise ValueError(
-            f"process_group has rank {transport.rank} of {transport.world_size}, "
-            f"got rank={rank}, world_size={world_size}"
-        )
-    return OdbLoader(
-        align, collate=collate or PadCollate(), prefetch=prefetch, pin_memory=pin_memory
-    )
+    def _warn_of_a_long_prefetch(self, prefetch: int) -> None:
+        cursor = getattr(self.align.source.view, "cursor", None)
+        size = None if cursor is None else cursor.size
+        if size is not None and 0 < size < prefetch:
+            logger.warning(
+                "prefetch=%d batches is more than this rank's %d samples of an epoch: all of them "
+                "will be read before the first is trained on",
+                prefetch,
+                size,
+            )

@@ -79,27 +79,3 @@ class OdbBatch(NamedTuple):
 
     tensors: Any
     info: StepInfo
-
-
-def token_weight(info: StepInfo, world_size: int) -> float:
-    """Multiplier for this rank's *mean* loss under an averaging gradient reduction (DDP).
-
-    With it, the averaged gradient is the gradient of the global mean over the tokens that carry
-    loss: ``world_size * num_loss_tokens / total_num_loss_tokens``. An idle rank gets 0; multiply
-    its loss all the same, so that its backward pass runs (a mean over no token is NaN: use
-    ``reduction="sum"`` divided by ``max(1, num_loss_tokens)``). For gradient accumulation use
-    ``optimizer_steps`` and ``sum_weight``. Loss tokens are the labels other than -100 as the
-    collate gets them: shift labels in the transform, not in the model.
-
-    Args:
-        info: The step's info.
-        world_size: Number of data-parallel ranks.
-    Raises:
-        ValueError: ``world_size`` below 1.
-    Source: arXiv 2606.19989, token-level loss rescaling; weighs by loss tokens, not by length.
-    """
-    if world_size < 1:
-        raise ValueError(f"world_size must be at least 1, got {world_size}")
-    if info.total_num_loss_tokens == 0:
-        return 0.0
-    return world_size * info.num_loss_tokens / info.total_num_loss_tokens

@@ -5,7 +5,6 @@ import multiprocessing
 import queue
 import signal
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from odb_nodes.protocol.transport import ExchangeStats, Int64s
+from odb_nodes.testing import InProcessWorld
 
 SKEWED = (3, 200, 7, 31, 90, 4, 4, 150, 12, 60)  # lengths that no two ranks share evenly
 
@@ -58,79 +57,6 @@ def same_batches(left: Sequence[Any], right: Sequence[Any]) -> bool:
     )
 
 
-class ThreadTransport:
-    """A rank of a world inside one process: real collectives, by a barrier between threads."""
-
-    def __init__(self, world: "ThreadWorld", rank: int) -> None:
-        self._world = world
-        self.rank = rank
-        self.world_size = world.size
-        self.stats = ExchangeStats()
-        self.calls: list[str] = []
-
-    def all_max(self, values: list[int], what: str) -> list[int]:
-        self.stats.rounds += 1
-        self.stats.bytes += 8 * len(values)
-        return [max(column) for column in zip(*self._gather(values, "max"), strict=True)]
-
-    def all_sum(self, values: Int64s, what: str) -> Int64s:
-        self.stats.bytes += values.nbytes
-        return np.sum(self._gather(values, f"sum{values.shape}"), axis=0)
-
-    def share_text(self, text: str, what: str) -> str:
-        return max(self._gather(text, "text"))
-
-    def _gather(self, value: Any, kind: str) -> list[Any]:
-        self.calls.append(kind)
-        return self._world.gather(self.rank, (kind, value))
-
-
-class ThreadWorld:
-    """Runs one function per rank in threads; ``transports[rank]`` goes to its loader."""
-
-    def __init__(self, size: int, timeout_s: float = 60.0) -> None:
-        self.size = size
-        self.timeout_s = timeout_s
-        self.transports = [ThreadTransport(self, rank) for rank in range(size)]
-        self._slots: list[Any] = [None] * size
-        self._barrier = threading.Barrier(size)
-
-    def gather(self, rank: int, value: Any) -> list[Any]:
-        """Everybody's value; raises if the ranks are not in the same collective."""
-        self._slots[rank] = value
-        self._barrier.wait(self.timeout_s)
-        slots = list(self._slots)
-        self._barrier.wait(self.timeout_s)
-        kinds = {kind for kind, _ in slots}
-        if len(kinds) != 1:
-            raise RuntimeError(f"ranks are in different collectives: {slots}")
-        return [value for _, value in slots]
-
-    def run(self, work: Callable[[int, ThreadTransport], Any]) -> list[Any]:
-        """``work(rank, transport)`` on every rank; raises the first error of any."""
-        results: list[Any] = [None] * self.size
-        errors: list[BaseException] = []
-
-        def body(rank: int) -> None:
-            try:
-                results[rank] = work(rank, self.transports[rank])
-            except BaseException as error:
-                errors.append(error)
-                self._barrier.abort()
-
-        threads = [threading.Thread(target=body, args=(r,), daemon=True) for r in range(self.size)]
-        for thread in threads:
-            thread.start()
-        deadline = time.monotonic() + self.timeout_s
-        for rank, thread in enumerate(threads):
-            thread.join(max(0.0, deadline - time.monotonic()))
-            assert not thread.is_alive(), f"rank {rank} hangs"
-        if errors:
-            real = [e for e in errors if not isinstance(e, threading.BrokenBarrierError)]
-            raise (real or errors)[0]
-        return results
-
-
 def run_loaders(
     size: int, build: Callable[..., Any], states: Sequence[Any] | None, steps: int | None
 ) -> list[tuple[list[Any], Any]]:
@@ -154,7 +80,7 @@ def run_loaders(
                     break
             return batches, loader.state_dict()
 
-    return ThreadWorld(size).run(work)
+    return InProcessWorld(size).run(work)
 
 
 def _rank_main(
@@ -182,18 +108,23 @@ def run_ranks(
     *args: Any,
     timeout_s: float = 120.0,
     may_die: Sequence[int] = (),
-    start_method: str = "spawn",
+    preload: Sequence[str] = (),
 ) -> list[Any]:
     """``work(rank, size, *args)`` in one process per rank, in a real gloo world.
 
     Args:
         work: A module-level function; its result must pickle.
-        start_method: "forkserver" for worlds that share slow imports.
+        size: Ranks.
+        args: Of ``work``, after rank and size.
+        timeout_s: What all of it may take.
+        preload: Modules imported once, before the ranks are forked.
         may_die: Ranks that may end without a result (killed ones); theirs is None.
     Raises:
         AssertionError: A rank failed (with its traceback), or hangs (it is named, then killed).
     """
-    context: Any = multiprocessing.get_context(start_method)
+    context = multiprocessing.get_context("forkserver")
+    # Imported once, not by every rank: torch above all.
+    context.set_forkserver_preload(["tests.helpers", *preload])
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         ranks = [

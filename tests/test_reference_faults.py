@@ -23,7 +23,8 @@ from odb_nodes import (
     StreamView,
     odb_loader,
 )
-from tests.helpers import ThreadWorld, Tokens, positions, random_lengths
+from odb_nodes.testing import InProcessWorld
+from tests.helpers import Tokens, positions, random_lengths
 
 COUNT = 61
 FORK = {"num_workers": 1, "worker_method": "process", "multiprocessing_context": "fork"}
@@ -51,7 +52,7 @@ def on_ranks(size: int, work: Callable[[OdbLoader], Any], **changes: Any) -> lis
         with build(**ranks, **changes) as loader:
             return work(loader)
 
-    return ThreadWorld(size).run(body)
+    return InProcessWorld(size).run(body)
 
 
 def outcome(loader: OdbLoader) -> Any:
@@ -67,6 +68,7 @@ def assert_whole(ranks: list[Any], count: int = COUNT) -> None:
     assert sorted(p for batches in ranks for p in positions(batches)) == list(range(count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_ranks_stay_aligned_under_every_start_method(context: str) -> None:
     """1: alignment was off without a word."""
@@ -77,7 +79,7 @@ def test_ranks_stay_aligned_under_every_start_method(context: str) -> None:
 @pytest.mark.parametrize("count", [3, 4, 5, COUNT])
 def test_three_ranks_with_uneven_shares_run_the_same_collectives(count: int) -> None:
     """2: one rank left out a collective, and all crashed."""
-    world = ThreadWorld(3)
+    world = InProcessWorld(3)
 
     def work(rank: int, transport: Any) -> Any:
         ranks = {"process_group": transport, "rank": rank, "world_size": 3}

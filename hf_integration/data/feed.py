@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from hf_integration.data.goal import Goal
-from hf_integration.data.steps import OptimizerStep, num_padded_tokens, optimizer_step
+from hf_integration.data.steps import StepBatches, num_padded_tokens, step_batches
 from hf_integration.errors import Refusal
 from odb_nodes import OdbLoader, StateError, describe_state
 from odb_nodes.types import OdbBatch
@@ -44,7 +44,7 @@ class Feed:
         self._accumulation = accumulation
         self._next: tuple[dict[str, Any], Totals] | None = None
 
-    def __iter__(self) -> Iterator[OptimizerStep]:
+    def __iter__(self) -> Iterator[StepBatches]:
         if self.finished:
             return
         with explained():  # a state that was loaded is held against dataset and settings here
@@ -57,7 +57,7 @@ class Feed:
             following = list(islice(batches, self._accumulation))
             if not following:
                 state = self.loader.state_dict()  # of an epoch that has ended
-            step = optimizer_step(group, self._accumulation)
+            step = step_batches(group, self._accumulation)
             self._next = (state, self._counted(step, group, state, ended=not following))
             yield step
             group = following
@@ -89,7 +89,7 @@ class Feed:
         self.finished = self.goal.reached(self.totals, describe_state(self.state))
 
     def _counted(
-        self, step: OptimizerStep, group: list[OdbBatch], state: dict[str, Any], *, ended: bool
+        self, step: StepBatches, group: list[OdbBatch], state: dict[str, Any], *, ended: bool
     ) -> Totals:
         """The totals with a step that is yet to be trained."""
         totals = replace(self.totals, dropped=dict(self.totals.dropped))

@@ -10,7 +10,7 @@ from odb_nodes.types import IGNORE_INDEX, OdbBatch, StepInfo
 _LABELS = ("labels", "shift_labels")
 
 
-class OptimizerStep(NamedTuple):
+class StepBatches(NamedTuple):
     """Collated batches of one optimizer step of this rank.
 
     Attributes:
@@ -22,7 +22,7 @@ class OptimizerStep(NamedTuple):
     infos: list[StepInfo]
 
 
-def optimizer_step(group: Sequence[OdbBatch], accumulation: int) -> OptimizerStep:
+def step_batches(group: Sequence[OdbBatch], accumulation: int) -> StepBatches:
     """The step of a group of aligned batches: IDLE ones masked, a short group filled up.
 
     The Trainer steps the optimizer after ``accumulation`` batches only: what is left at the end of
@@ -31,7 +31,7 @@ def optimizer_step(group: Sequence[OdbBatch], accumulation: int) -> OptimizerSte
     """
     batches = [masked(batch.tensors) if batch.info.idle else batch.tensors for batch in group]
     fillers = [masked(batches[-1])] * (accumulation - len(batches))
-    return OptimizerStep([*batches, *fillers], [batch.info for batch in group])
+    return StepBatches([*batches, *fillers], [batch.info for batch in group])
 
 
 def masked(batch: Any) -> Any:

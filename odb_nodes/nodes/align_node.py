@@ -2,34 +2,34 @@
 
 import logging
 import threading
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Unpack, cast
 
-from torchdata.nodes import BaseNode
-
-from odb_nodes.errors import CoverageError, PeerFailedError
-from odb_nodes.nodes.buffered import mask_labels
+from odb_nodes.arguments import positive_number
+from odb_nodes.errors import CoverageError, PeerFailedError, StateError
 from odb_nodes.nodes.grouping_node import GroupingNode
-from odb_nodes.nodes.rounds import Round, empty_round, own_counts, round_from_state
-from odb_nodes.nodes.sampler_view import SamplerView
+from odb_nodes.nodes.upstream import BaseNode
+from odb_nodes.protocol.agreement import Agreement
 from odb_nodes.protocol.exchange import Exchange
 from odb_nodes.protocol.proposal import Proposal
-from odb_nodes.protocol.reports import Report
-from odb_nodes.protocol.settings import AlignmentSettings
+from odb_nodes.protocol.reports import Facts, Report
+from odb_nodes.protocol.settings import Alignment, AlignmentOptions
 from odb_nodes.protocol.steps import plan_steps, step_order, steps_to_quota
 from odb_nodes.protocol.transport import Transport, make_transport
+from odb_nodes.samples.buffered import mask_labels
+from odb_nodes.samples.rounds import Round, empty_round, own_counts, round_from_state
+from odb_nodes.state.content import unpack_sample
 from odb_nodes.state.counters import Counters
 from odb_nodes.state.description import copy_plain, state_for_rank
-from odb_nodes.state.permutation import key64
-from odb_nodes.state.schema import VERSION
-from odb_nodes.types import AlignedGroup
+from odb_nodes.state.schema import VERSION, AlignState, OrderSettings, WindowState
+from odb_nodes.types import AlignedGroup, Sample, View
 
 logger = logging.getLogger(__name__)
-_MASK = (1 << 64) - 1
 _GOODBYE_S = 10.0
 
 
 class AlignNode(BaseNode[AlignedGroup]):
-    """Agrees with the other ranks, round by round, on steps; yields one group a step.
+    """Agrees with the other ranks, round by round, on steps; yields one group per step.
 
     Ownership of a sample, at every moment exactly one of: the view (not taken, or in flight in a
     mapper), the window (held), the round (pending), delivered, dropped. ``state_dict`` describes
@@ -37,69 +37,60 @@ class AlignNode(BaseNode[AlignedGroup]):
 
     What a rank communicates next depends on exchanged values only. A rank whose source raises
     says so in its next report and raises its own exception; the others raise ``PeerFailedError``.
+    Before the first step of a pass the ranks compare what they start from: settings, epoch, step
+    and data.
 
     Args:
         source: A ``GroupingNode``, whose window the policy works on.
         process_group: A gloo group of exactly the data-parallel ranks that nothing else uses;
             None is a world of one.
-        join: A pass ends when every view of every rank is emitted, ranks that run out early
-            being IDLE; else as soon as one rank has nothing left, without any IDLE step. What the
-            others then still hold is left behind.
-        policy: "sliding" or "tumbling", see ``odb_nodes.protocol.alignment``.
-        steps_per_round: Most steps between two exchanges; default by policy (sliding as many as
-            take half a window, up to 8, tumbling as many as the window gives).
-        sample_quota: End at the first step at which all ranks together have emitted this many
-            samples since the start of the iteration, over as many passes as that takes.
-        idle: "emit" a masked one-sample batch where a rank has nothing (FSDP and DDP need the
-            step to run), or "skip" it.
+        transport: Collectives of another kind, instead of ``process_group``.
         timeout_s: Longest wait for the slowest rank in one exchange.
-        totals: Also exchange the totals of ``StepInfo``; without it they are this rank's own.
+        filler: Data of a sample to be masked where this rank is IDLE; by default the shortest one
+            of the pass, of this rank or borrowed from a peer.
+        alignment: The fields of ``Alignment`` by name: ``join``, ``policy``, ``steps_per_round``,
+            ``sample_quota``, ``idle``, ``totals``.
     Raises:
         ValueError: An argument out of range.
-        PeerFailedError: From ``next``: another rank failed, left, or did not answer in time.
+        PeerFailedError: From ``next``: another rank failed, left, did not answer in time, or
+            starts from something else.
         CoverageError: From ``next``: a joined epoch did not emit exactly its views.
     """
-
-    SOURCE_KEY = "source"
 
     def __init__(
         self,
         source: GroupingNode,
         *,
         process_group: Any = None,
-        join: bool = True,
-        policy: Literal["sliding", "tumbling"] = "sliding",
-        steps_per_round: int | None = None,
-        sample_quota: int | None = None,
-        idle: Literal["emit", "skip"] = "emit",
+        transport: Transport | None = None,
         timeout_s: float = 600.0,
-        totals: bool = True,
+        filler: Mapping[str, Any] | None = None,
+        **alignment: Unpack[AlignmentOptions],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not isinstance(source, GroupingNode):
             raise ValueError(f"source must be a GroupingNode, got {type(source).__name__}")
-        self._rules = AlignmentSettings(
-            join=join,
-            policy_name=policy,
-            steps_per_round=steps_per_round,
-            sample_quota=sample_quota,
-            idle=idle,
-            totals=totals,
-        )
+        if process_group is not None and transport is not None:
+            raise ValueError("pass either process_group or transport, got both")
+        self.alignment = Alignment(**alignment)
         self.source = source
-        self.exchange = Exchange(make_transport(process_group, timeout_s))
-        self._quota = sample_quota
-        self._source_state: dict[str, Any] | None = None  # taken once a round, not once a step
-        view: Any = getattr(source.source, "view", None)
-        order = view.describe() if isinstance(view, SamplerView) else ""
-        settings = f"{self._settings()} {self._rules.describe()} {order}"
-        self._settings_key = key64(*settings.encode())
+        self._filler = filler
+        timeout_s = positive_number("timeout_s", timeout_s)
+        self.exchange = Exchange(transport or make_transport(process_group, timeout_s))
+        self._check_share()
+        self._source_state: WindowState | None = None  # taken once per round, not once per step
+        self._agreement = Agreement(settings=self._agreed_settings())
         self._start_pass(quota_done=0)
 
     @property
     def transport(self) -> Transport:
         """The collectives in use, with their statistics."""
         return self.exchange.transport
+
+    @property
+    def epoch(self) -> int:
+        """Pass over the data."""
+        return self.source.epoch
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         self.leave()
@@ -111,41 +102,47 @@ class AlignNode(BaseNode[AlignedGroup]):
                 self._start_pass(quota_done=0)
             else:
                 self._restore(initial_state)
-        except Exception as error:
+        except BaseException as error:
             self.exchange.report_failure(error)
             raise
 
     def next(self) -> AlignedGroup:
-        with self.exchange.lock:
-            if self.exchange.failure is not None:
-                raise self.exchange.failure
-            if not self.exchange.open:  # ended, or left while a thread was on its way here
+        exchange = self.exchange
+        with exchange.lock:
+            if exchange.failure is not None:
+                raise exchange.failure
+            if not exchange.is_open:  # ended, or left while a thread was on its way here
                 raise StopIteration
             try:
                 return self._next()
             except StopIteration:
-                self.exchange.open = False
+                exchange.end()
                 raise
             except BaseException as error:
-                self.exchange.failure = self.exchange.failure or error
+                exchange.fail(error)
                 if isinstance(error, PeerFailedError):
-                    self.exchange.open = False
+                    exchange.end()
                 raise
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> AlignState:  # type: ignore[override]
         if self._source_state is None:
-            self._source_state = self.source.state_dict()
+            self._source_state = self._take_source_state()
         return {
             "version": VERSION,
-            "settings": self._settings(),
+            "settings": self._order_settings(),
             "rank": self.transport.rank,
             "world_size": self.transport.world_size,
             "epoch": self.source.epoch,
             "counters": self.counters.to_state(),
             "quota_done": self._quota_done,
             "pending": self._round.to_state(),
-            self.SOURCE_KEY: copy_plain(self._source_state),
+            "ended": self._ended,
+            "source": copy_plain(self._source_state),
         }
+
+    def check_state(self, state: Any) -> None:
+        """Raise ``StateError`` if ``reset`` would not accept this state; changes nothing."""
+        self.source.check_state(self._fitting(state)["source"])
 
     def leave(self) -> None:
         """End the pass before its end, together with the other ranks, who must do the same.
@@ -153,10 +150,10 @@ class AlignNode(BaseNode[AlignedGroup]):
         Raises:
             PeerFailedError: The others did not come within ``timeout_s``.
         """
-        if self.exchange.open:
-            self.exchange.leaving = True
+        if self.exchange.is_open:
+            self.exchange.prepare_to_leave()
             self.source.interrupted = True  # ends a refill that is under way in another thread
-            self.source.shutdown()
+            self.source.pause()
             self.exchange.leave()
 
     def shutdown(self) -> None:
@@ -164,8 +161,9 @@ class AlignNode(BaseNode[AlignedGroup]):
         leaver = threading.Thread(target=self._leave_quietly, daemon=True)
         leaver.start()
         leaver.join(_GOODBYE_S)
-        self.exchange.open = False
+        self.exchange.end()
         self.source.shutdown()
+        self.transport.close()
 
     def _leave_quietly(self) -> None:
         try:
@@ -176,6 +174,11 @@ class AlignNode(BaseNode[AlignedGroup]):
     def _start_pass(self, quota_done: int) -> None:
         self.counters = Counters()
         self._quota_done = quota_done
+        self._ended = False
+        self._agreed_start = False  # the ranks have compared what this pass starts from
+        if self._filler is not None:
+            sample = Sample(View(self.epoch, 0, 0), self._filler, 1)
+            self.source.filler.use(sample)
         self._set_round(empty_round(self.source.sample_refs.join([])))
 
     def _set_round(self, round_: Round) -> None:
@@ -183,7 +186,10 @@ class AlignNode(BaseNode[AlignedGroup]):
         self._source_state = None
 
     def _next(self) -> AlignedGroup:
-        while self._quota is None or self._quota_done < self._quota:
+        quota = self.alignment.sample_quota
+        while quota is None or self._quota_done < quota:
+            if not self._agreed_start:
+                self._agree_on_start()
             while not self._round.left:
                 if not self._open_round():
                     raise StopIteration
@@ -194,17 +200,26 @@ class AlignNode(BaseNode[AlignedGroup]):
 
     # One round
 
+    def _agree_on_start(self) -> None:
+        """The first exchange of a pass: all ranks run the same settings from the same place."""
+        self._agreed_start = True
+        what = f"start of epoch {self.epoch}"
+        facts = self.exchange.round(Report(), self._agreed_now(), what)
+        if facts.stopping_rank is not None:
+            raise StopIteration
+
     def _open_round(self) -> bool:
         """Agree on the next steps. Returns False at the end of the iteration."""
         self._source_state = None
         proposal = self._propose()
-        what = f"epoch {self.source.epoch}, round {self.counters.rounds}"
-        facts = self.exchange.round(proposal.report, self._agreement(), what)
+        what = f"epoch {self.epoch}, round {self.counters.rounds}"
+        facts = self.exchange.round(proposal.report, self._agreed_now(), what)
         if facts.stopping_rank is not None:
             return False
-        steps = plan_steps(facts, self._rules.policy, join=self._rules.join)
+        steps = plan_steps(facts, self.alignment.rule, join=self.alignment.join)
         if steps == 0:
             return self._end_pass()
+        self._find_filler(facts)
         groups = proposal.settle(self.source.window, steps)
         self.counters.rounds += 1
         self.counters.splits += max(0, sum(map(bool, groups)) - len(proposal.groups))
@@ -214,40 +229,49 @@ class AlignNode(BaseNode[AlignedGroup]):
         return True
 
     def _propose(self) -> Proposal:
-        source, rules = self.source, self._rules
-        capacity = rules.capacity(source.window_size, self.counters, self.transport.world_size)
+        source, alignment = self.source, self.alignment
+        capacity = alignment.capacity(source.window_size, self.counters, self.transport.world_size)
         try:
-            proposal = rules.policy.propose(source.window, source.refill, capacity)
-        except Exception as error:
-            self.exchange.failure = error
+            proposal = alignment.rule.propose(source.window, source.refill, capacity)
+        except BaseException as error:
+            self.exchange.fail(error)
             return Proposal(groups=[], taken=False, report=Report(failed=True))
         if source.interrupted:
             return Proposal(groups=[], taken=False, report=Report(stopping=True))
-        return proposal
+        return proposal.lacking_filler() if source.filler.missing else proposal
+
+    def _find_filler(self, facts: Facts) -> None:
+        """Borrow a filler where a rank is IDLE without ever having had a sample."""
+        if not facts.any_lacks_filler or self.alignment.idle == "skip":
+            return
+        filler = self.source.filler
+        blob = self.exchange.share_filler(filler.pack())
+        if filler.missing and blob is not None:
+            filler.use(unpack_sample(blob))
 
     def _settle(self, groups: list[list[int]], steps: int) -> None:
         """Turn this rank's groups into the steps of the round, in the order all ranks share."""
         source = self.source
-        order = step_order(steps, self.source.epoch, self.counters.steps)
+        order = step_order(steps, self._order_epoch(), self.counters.steps)
         taken = [source.take(group) for group in groups]
         buffered = [taken[slot] for slot in order]
         own = own_counts(buffered)
-        totals = self.exchange.total(own) if self._rules.totals else own
-        refs = source.sample_refs.join(held.ref for step in buffered for held in step)
+        totals = self.exchange.total(own) if self.alignment.totals else own
+        refs = source.sample_refs.join(item.ref for step in buffered for item in step)
         round_ = Round(buffered, refs, own, totals)
-        if self._quota is not None:
-            kept = steps_to_quota(totals[:, 0], self._quota - self._quota_done)
-            source.put_back(round_.cut(kept))
+        if self.alignment.sample_quota is not None:
+            missing = self.alignment.sample_quota - self._quota_done
+            source.put_back(round_.cut(steps_to_quota(totals[:, 0], missing)))
         self._set_round(round_)
 
     def _deliver(self) -> AlignedGroup | None:
         """The next step of the round; None if it is IDLE and such steps are skipped."""
         round_, source = self._round, self.source
         if self._source_state is None:
-            self._source_state = source.state_dict()
-        samples, info = round_.next_step(self.counters.steps, source.epoch)
+            self._source_state = self._take_source_state()
+        samples, info = round_.next_step(self.counters.steps, self.epoch)
         digest = round_.digests[round_.at]
-        if not samples and self._rules.idle == "emit":
+        if not samples and self.alignment.idle == "emit":
             samples = [mask_labels(source.filler.sample())]
         round_.pop()
         self.counters.add(info, digest)
@@ -256,36 +280,107 @@ class AlignNode(BaseNode[AlignedGroup]):
 
     def _end_pass(self) -> bool:
         """Check the pass; go on with the next one if a quota asks for it."""
-        source, counters = self.source, self.counters
-        if self._rules.join:
-            self.exchange.open = self._quota is not None  # else nobody waits for us any more
-            seen = (counters.digest + source.drops_digest()) & _MASK
-            if seen != source.expected_digest():
-                raise CoverageError(
-                    f"rank {self.transport.rank}, epoch {source.epoch}: {counters.emitted} samples "
-                    f"emitted and {sum(source.all_drops().values())} dropped are not this rank's "
-                    "views, each once: do the states loaded on the ranks belong together?"
-                )
-        if self._quota is None or counters.total_emitted == 0:
+        source, counters, quota = self.source, self.counters, self.alignment.sample_quota
+        if quota is None:
+            self.exchange.end()
+        if self.alignment.join:
+            self._check_coverage()
+        if counters.total_emitted == 0:
+            drops = source.all_drops()
+            logger.warning(
+                "epoch %d is empty on all ranks: this rank read %s",
+                self.epoch,
+                f"samples and dropped all of them: {drops}" if drops else "nothing",
+            )
+        if quota is None or counters.total_emitted == 0:
+            self._ended = True
             return False
         source.reset(None)
         self._start_pass(quota_done=self._quota_done)
+        self._agree_on_start()
         return True
 
-    def _agreement(self) -> int:
-        """What must be equal on all ranks in a round, as one non-negative integer."""
-        return key64(self._settings_key, self.source.epoch, self.counters.steps) >> 2
+    def _check_coverage(self) -> None:
+        source, counters = self.source, self.counters
+        if source.missing_digest(counters.digest):
+            raise CoverageError(
+                f"rank {self.transport.rank}, epoch {self.epoch}: {counters.emitted} samples "
+                f"emitted and {sum(source.all_drops().values())} dropped are not this rank's "
+                "views, each once: do the states loaded on the ranks belong together?"
+            )
 
-    def _settings(self) -> dict[str, Any]:
-        return self._rules.order_settings(self.source.budget.describe(), self.source.window_size)
+    def _order_epoch(self) -> int:
+        """What makes the order of steps differ between epochs.
+
+        Where the data comes in the same order every time, so do the steps.
+        """
+        return self.epoch if getattr(self.source.view, "reshuffles", True) else 0
+
+    def _order_settings(self) -> OrderSettings:
+        """What the order of the steps depends on, for a state."""
+        return {
+            "budget": self.source.budget.describe(),
+            "window": self.source.window_size,
+            "policy": self.alignment.policy,
+            "steps_per_round": self.alignment.steps_per_round,
+        }
+
+    def _agreed_settings(self) -> dict[str, Any]:
+        """What must be equal on all ranks, by name."""
+        view = self.source.view
+        data = view.describe() if hasattr(view, "describe") else {}
+        return {**self._order_settings(), **self.alignment.describe(), **data}
+
+    def _agreed_now(self) -> Agreement:
+        agreed = self._agreement
+        return Agreement(
+            settings=agreed.settings,
+            settings_key=agreed.settings_key,
+            epoch=self.epoch,
+            step=self.counters.steps,
+        )
+
+    def _check_share(self) -> None:
+        """The view must be dealt out among exactly the ranks that exchange."""
+        view, transport = self.source.view, self.transport
+        here = (transport.rank, transport.world_size)
+        share = (getattr(view, "rank", here[0]), getattr(view, "world_size", here[1]))
+        if share != here:
+            raise ValueError(
+                f"the exchange has rank {here[0]} of {here[1]}, the view is of "
+                f"rank={share[0]}, world_size={share[1]}: they must be the same"
+            )
 
     # State
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _take_source_state(self) -> WindowState:
+        state: Any = self.source.state_dict()
+        return cast(WindowState, state)
+
+    def _fitting(self, state: Any) -> AlignState:
         rank, world_size = self.transport.rank, self.transport.world_size
-        state = state_for_rank(state, self._settings(), rank=rank, world_size=world_size)
-        self.source.reset(state[self.SOURCE_KEY])
+        return state_for_rank(state, self._order_settings(), rank=rank, world_size=world_size)
+
+    def _restore(self, initial_state: dict[str, Any]) -> None:
+        state = self._fitting(initial_state)
+        if state["settings"] != self._order_settings():
+            self._say_changed(state["settings"])
+        self.source.reset(state["source"])
+        if self.source.view is None:
+            self.source.epoch = state["epoch"]
         round_ = round_from_state(state["pending"], self.source.sample_refs)
         self._start_pass(quota_done=state["quota_done"])
         self.counters = Counters.from_state(state["counters"])
+        self._ended = state["ended"]
+        if self._ended and round_.left:
+            raise StateError(f"state has ended and still has {round_.left} steps to deliver")
         self._set_round(round_)
+
+    def _say_changed(self, settings: OrderSettings) -> None:
+        logger.log(
+            logging.WARNING if self.transport.rank == 0 else logging.DEBUG,
+            "settings changed since the state was saved, from %s to %s: no sample is lost or "
+            "repeated, but the order of what is left is another",
+            settings,
+            self._order_settings(),
+        )

@@ -4,19 +4,31 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from torchdata.nodes import BaseNode
-
+from odb_nodes.arguments import choice, function, integer
 from odb_nodes.batching.budget import TokenBudget
 from odb_nodes.batching.window import Window, make_key
 from odb_nodes.errors import SampleError, StateError
-from odb_nodes.nodes.buffered import BufferedSample, ContentRefs, Filler, PositionRefs, SampleRefs
-from odb_nodes.nodes.prepare import checked_length, default_length
-from odb_nodes.nodes.upstream import stop
+from odb_nodes.nodes.graph import check_sources, epoch_counter
+from odb_nodes.nodes.stream_source import Dropped, Failed
+from odb_nodes.nodes.upstream import BaseNode, stop
+from odb_nodes.samples.buffered import (
+    BufferedSample,
+    ContentRefs,
+    Filler,
+    PositionRefs,
+    RebuildingSource,
+    SampleRefs,
+)
+from odb_nodes.samples.prepare import checked_length, default_length
+from odb_nodes.samples.user_code import call_user_code
+from odb_nodes.state.content import pack_value, unpack_value
+from odb_nodes.state.cursor import digest_one
 from odb_nodes.state.drops import DropLog
-from odb_nodes.state.schema import check_window_state
+from odb_nodes.state.schema import WindowState, check_window_state
 from odb_nodes.types import Sample, View
 
 logger = logging.getLogger(__name__)
+_MASK = (1 << 64) - 1
 
 
 class GroupingNode(BaseNode[list[list[Sample]]]):
@@ -25,11 +37,12 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
     On its own it yields one tumbling window after the other, each cut into the fewest groups.
     Under an ``AlignNode`` it is the window, and the alignment policy decides what is taken.
 
-    BufferedSample samples are saved as positions (8 bytes each) if the source can rebuild them
-    (``SampleMapper``), else by content.
+    Samples in the window are saved as positions (8 bytes each) if the source can rebuild them
+    (``RebuildingSource``: a ``SampleMapper``), else by content: with any node between a mapper and
+    this one, for example.
 
     Args:
-        source: Yields ``Sample``, or anything that ``length`` can measure.
+        source: Yields ``Sample``, or anything that ``length`` can measure. None counts as dropped.
         budget: Limits of a group; an int is ``TokenBudget(max_tokens)``.
         window: Samples buffered.
         length: ``data -> int`` in tokens for sources that do not yield ``Sample``; default
@@ -37,17 +50,9 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         overlong: A sample longer than the budget goes out "alone" (one warning an epoch), is
             dropped ("drop", counted), or is an error ("raise").
     Raises:
-        ValueError: An argument out of range.
+        ValueError: An argument out of range, or a source whose state is known to be inexact.
         SampleError: From ``next``: a sample without length, or one that a state cannot hold.
     """
-
-    SOURCE_KEY = "source"
-    HELD_KEY = "held"
-    DROPS_KEY = "drops"
-    ARRIVED_KEY = "arrived"
-    OVERLONG_KEY = "overlong"
-    FILLER_KEY = "filler"
-    FILLER_LENGTH_KEY = "filler_length"
 
     def __init__(
         self,
@@ -59,28 +64,36 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         overlong: Literal["alone", "drop", "raise"] = "alone",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        if window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
-        if overlong not in ("alone", "drop", "raise"):
-            raise ValueError(f"overlong must be 'alone', 'drop' or 'raise', got {overlong!r}")
-        self.budget = TokenBudget(budget) if isinstance(budget, int) else budget
-        self.window_size = window
+        if not isinstance(budget, TokenBudget):
+            budget = TokenBudget(integer("token_budget", budget, least=1))
+        function("length", length, "a function of a sample's data")
+        check_sources(source)
+        self.budget = budget
+        self.window_size = integer("window", window, least=1)
         self.source = source
-        by_position = hasattr(source, "rebuild")
-        self.sample_refs: SampleRefs = PositionRefs(source) if by_position else ContentRefs()
+        self._rebuilding = source if isinstance(source, RebuildingSource) else None
+        self.sample_refs: SampleRefs = (
+            ContentRefs() if self._rebuilding is None else PositionRefs(self._rebuilding)
+        )
         self._length = length or default_length
-        self._overlong = overlong
+        self._overlong = choice("overlong", overlong, ("alone", "drop", "raise"))
+        self._warn_of_void_limits()
         self.interrupted = False  # set by AlignNode to end a refill early
+        self.epoch = 0
+        self._started = False
         self._exhausted = False
         self._clear()
 
-    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+    def reset(self, initial_state: Any = None) -> None:
         super().reset(initial_state)
         if initial_state is None:
             self.source.reset(None)
+            # Read once: a node that starts its source again in the middle moves the source's epoch.
+            self.epoch = self._source_epoch(self.epoch + self._started)
             self._clear()
         else:
             self._restore(initial_state)
+        self._started = True
 
     def next(self) -> list[list[Sample]]:
         self.refill()
@@ -88,18 +101,26 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         if not groups:
             raise StopIteration
         self.window.remove(key for group in groups for key in group)
-        return [[held.sample for held in self.take(group)] for group in groups]
+        return [[buffered.sample for buffered in self.take(group)] for group in groups]
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> WindowState:  # type: ignore[override]
+        source = self.source.state_dict()
         return {
-            self.SOURCE_KEY: self.source.state_dict(),
-            self.HELD_KEY: self.sample_refs.join(self._refs.values()),
-            self.DROPS_KEY: self.drops.to_state(),
-            self.ARRIVED_KEY: self._arrived,
-            self.OVERLONG_KEY: self.num_overlong,
-            self.FILLER_KEY: None if self.filler.refs is None else self.filler.refs[:],
-            self.FILLER_LENGTH_KEY: self.filler.length,
+            "source": source if self._rebuilding else pack_value(source, _SOURCE),
+            "held": self.sample_refs.join(self._refs.values()),
+            "held_tokens": self._held_tokens,
+            "held_loss_tokens": self._held_loss_tokens,
+            "drops": self.drops.to_state(),
+            "arrived": self._arrived,
+            "arrived_digest": self._arrived_digest,
+            "overlong": self.num_overlong,
+            "filler": None if self.filler.refs is None else self.filler.refs[:],
+            "filler_length": self.filler.length,
         }
+
+    def check_state(self, state: WindowState) -> None:
+        """Raise ``StateError`` if ``reset`` would not accept this state; changes nothing."""
+        self._checked(state)
 
     def refill(self, window: Window | None = None) -> bool:
         """Top the window up. Returns whether the source may have more."""
@@ -120,16 +141,30 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         for key in keys:
             self._costs.pop(key, None)
             del self._refs[key]
-        return [self._held.pop(key) for key in keys]
+        taken = [self._buffered.pop(key) for key in keys]
+        self._held_tokens -= sum([buffered.sample.length for buffered in taken])
+        self._held_loss_tokens -= sum([buffered.loss_tokens for buffered in taken])
+        return taken
 
     def put_back(self, buffered: Iterable[BufferedSample]) -> None:
         """Take samples back into the window, as its youngest."""
-        for held in buffered:
-            self._add(held)
+        for item in buffered:
+            self._add(item)
 
-    def expected_digest(self) -> int:
-        """Digest of the positions that this epoch must emit or drop on this rank."""
-        return self.sample_refs.expected_digest(self._arrived)
+    def missing_digest(self, emitted_digest: int) -> int:
+        """0 if what arrived was emitted or dropped, each sample once, at the end of a pass.
+
+        Coverage is checked twice: what reached the window against what left it, for any source; and
+        for a source that knows its share, what it gave and dropped against that share.
+
+        Args:
+            emitted_digest: Of the positions emitted in this pass.
+        """
+        missing = (self._arrived_digest - emitted_digest - self.drops.digest) & _MASK
+        if missing or self._rebuilding is None:
+            return missing
+        share: int = self._rebuilding.view.cursor.share_digest()
+        return (share - self._arrived_digest - self._rebuilding.drops.digest) & _MASK
 
     def all_drops(self) -> dict[str, int]:
         """Dropped samples of this epoch by reason, those of the source included."""
@@ -138,10 +173,12 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             counts[reason] = counts.get(reason, 0) + count
         return counts
 
-    def drops_digest(self) -> int:
-        """Digest of the positions dropped in this epoch."""
-        upstream: DropLog = getattr(self.source, "drops", DropLog())
-        return self.drops.digest + upstream.digest
+    def pause(self) -> None:
+        """End the pass of the source early; workers that are to persist stay."""
+        if hasattr(self.source, "pause"):
+            self.source.pause()
+        else:
+            self.shutdown()
 
     def shutdown(self) -> None:
         """End the threads and worker processes of the source; ``reset`` starts new ones."""
@@ -151,26 +188,21 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             stop(self.source)
 
     @property
-    def epoch(self) -> int:
-        """Pass over the data, as the nearest node towards the source counts it; else 0."""
-        view = self.view
-        return 0 if view is None else int(view.epoch)
-
-    @property
     def view(self) -> Any:
         """The nearest node towards the source that counts epochs; None if there is none."""
-        node: Any = self.source
-        while node is not None and not hasattr(node, "epoch"):
-            node = getattr(node, "view", None) or getattr(node, "source", None)
-        return node
+        return epoch_counter(self.source)
+
+    def _source_epoch(self, otherwise: int) -> int:
+        return otherwise if self.view is None else int(self.view.epoch)
 
     def _clear(self) -> None:
         self._costs: dict[int, tuple[int, ...]] = {}
         self.window = Window(self.budget, self._costs)
-        self._held: dict[int, BufferedSample] = {}  # by key, in order of arrival
+        self._buffered: dict[int, BufferedSample] = {}  # by key, in order of arrival
         self._refs: dict[int, Any] = {}  # their refs again: a state is taken at every step
+        self._held_tokens = self._held_loss_tokens = 0  # sums over what is in the window
         self._age = 0
-        self._arrived = 0
+        self._arrived = self._arrived_digest = 0
         self._exhausted = False
         self.interrupted = False
         self.num_overlong = 0
@@ -178,16 +210,28 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.filler = Filler(self.sample_refs)
 
     def _admit(self, item: Any) -> None:
-        if isinstance(item, Sample):
-            sample = item
-        else:
-            view = View(self.epoch, self._arrived, self._arrived)
-            sample = Sample(view, item, checked_length(self._length, item))
+        sample = item if isinstance(item, Sample) else self._measured(item)
         self._arrived += 1
-        if sample.length == 0:
+        position = sample.view.position
+        self._arrived_digest = (self._arrived_digest + digest_one(position)) & _MASK
+        if isinstance(sample.data, Dropped):
+            self.drops.add(sample.view, sample.data.reason, sample.data.detail)
+        elif sample.length == 0:
             self.drops.add(sample.view, "empty")
         elif sample.length <= self.budget.max_tokens or self._keep_overlong(sample):
-            self._add(self.sample_refs.hold(sample))
+            self._add(self.sample_refs.buffer(sample))
+
+    def _measured(self, item: Any) -> Sample:
+        """An item of a source that yields no ``Sample``: it is known by its place in the pass."""
+        view = View(self.epoch, self._arrived, self._arrived)
+        if isinstance(item, Failed):
+            raise item.error
+        if item is None:
+            item = Dropped("filtered")
+        if isinstance(item, Dropped):
+            return Sample(view, item, 0)  # type: ignore[arg-type]
+        where = f"while measuring sample {self._arrived} of epoch {self.epoch}"
+        return Sample(view, item, call_user_code(checked_length, self._length, item, where=where))
 
     def _keep_overlong(self, sample: Sample) -> bool:
         told = f"dataset[{sample.view.index}] has {sample.length} tokens, over the budget of "
@@ -202,38 +246,82 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.num_overlong += 1
         return True
 
-    def _add(self, held: BufferedSample) -> None:
-        sample = held.sample
-        self.filler.consider(held)
+    def _add(self, buffered: BufferedSample) -> None:
+        sample = buffered.sample
+        self.filler.consider(buffered)
         key = make_key(self.budget.padded(sample.length), self._age)
         self._age += 1
         if self.budget.extra:
-            self._costs[key] = self.budget.costs(sample.data)
-        self._held[key], self._refs[key] = held, held.ref
+            self._costs[key] = self._costs_of(sample)
+        self._buffered[key], self._refs[key] = buffered, buffered.ref
+        self._held_tokens += sample.length
+        self._held_loss_tokens += buffered.loss_tokens
         self.window.add(key)
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        state = check_window_state(state)
-        self._check_kind(state[self.HELD_KEY])
-        self._restore_source(state[self.SOURCE_KEY])
-        held = self.sample_refs.restore(state[self.HELD_KEY], "state 'held'")
-        refs = None if state[self.FILLER_KEY] is None else state[self.FILLER_KEY][:]
-        filler = Filler(self.sample_refs, refs, state[self.FILLER_LENGTH_KEY])
-        if isinstance(self.sample_refs, ContentRefs):
-            filler.load()  # damaged content is told of now, and costs nothing to unpack
-        self._clear()
-        self.filler = filler
-        self.put_back(held)
-        self.drops = DropLog.from_state(state[self.DROPS_KEY])
-        self._arrived, self.num_overlong = state[self.ARRIVED_KEY], state[self.OVERLONG_KEY]
+    def _costs_of(self, sample: Sample) -> tuple[int, ...]:
+        costs = []
+        for name, limit in self.budget.extra.items():
+            where = f"while taking the {name!r} cost of dataset[{sample.view.index}]"
+            cost: Any = call_user_code(limit.cost, sample.data, where=where)
+            try:
+                costs.append(integer(f"the cost {name!r}", cost, least=0))
+            except ValueError as error:
+                raise SampleError(f"{error}, of dataset[{sample.view.index}]") from None
+        return tuple(costs)
 
-    def _check_kind(self, refs: Any) -> None:
-        kind = PositionRefs.kind if isinstance(refs, bytes) else ContentRefs.kind
+    def _warn_of_void_limits(self) -> None:
+        most = self.budget.max_samples
+        if most is not None and most > self.window_size:
+            logger.warning(
+                "max_samples=%d can never bind: a group is taken from a window of %d samples; "
+                "use a larger window, or no max_samples",
+                most,
+                self.window_size,
+            )
+
+    def _checked(self, state: Any) -> tuple[WindowState, Any]:
+        """A state that fits, and the state of the source in it."""
+        known = check_window_state(state)
+        kind = (PositionRefs if isinstance(known["held"], bytes) else ContentRefs).kind
         if kind != self.sample_refs.kind:
             raise StateError(
                 f"state holds samples {kind}, this source saves them {self.sample_refs.kind}: "
                 "load it with the kind of source that saved it"
             )
+        source = known["source"]
+        if isinstance(source, bytes):
+            source = unpack_value(source, _SOURCE)
+        if hasattr(self.source, "check_state"):
+            self.source.check_state(source)
+        return known, source
+
+    def _restore(self, initial_state: Any) -> None:
+        state, source = self._checked(initial_state)
+        self._restore_source(source)
+        buffered = self.sample_refs.restore(state["held"], "state 'held'")
+        refs = None if state["filler"] is None else state["filler"][:]
+        filler = Filler(self.sample_refs, refs, state["filler_length"])
+        if self._rebuilding is None and refs is not None:
+            filler.sample()  # damaged content is told of now, and costs nothing to unpack
+        self.epoch = self._source_epoch(self.epoch)
+        self._clear()
+        self.put_back(buffered)
+        self._check_sums(state)
+        self.filler = filler
+        self.drops = DropLog.from_state(state["drops"])
+        self._arrived, self.num_overlong = state["arrived"], state["overlong"]
+        self._arrived_digest = state["arrived_digest"]
+
+    def _check_sums(self, state: WindowState) -> None:
+        for name, saved, here in (
+            ("tokens", state["held_tokens"], self._held_tokens),
+            ("loss tokens", state["held_loss_tokens"], self._held_loss_tokens),
+        ):
+            if saved not in (None, here):
+                raise StateError(
+                    f"the samples of the state's window had {saved} {name}, they have {here} now: "
+                    "they must be of the same dataset, and the transform must be deterministic"
+                )
 
     def _restore_source(self, state: Any) -> None:
         try:
@@ -242,3 +330,6 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             raise
         except Exception as error:  # of nodes that do not check what they are given
             raise StateError(f"the source did not accept its state: {error!r:.200}") from error
+
+
+_SOURCE = "the state of the source"

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-from torchdata.nodes import BaseNode
-
+from odb_nodes.arguments import boolean, integer
 from odb_nodes.errors import StateError
+from odb_nodes.nodes.upstream import BaseNode
 from odb_nodes.state.cursor import Positions, ViewCursor
 from odb_nodes.state.permutation import Permutation, key64
-from odb_nodes.state.schema import check_view_state
+from odb_nodes.state.schema import ViewState, check_view_state
 from odb_nodes.types import View
 
 _CHUNK = 512  # views computed at once
@@ -28,14 +28,12 @@ class SamplerView(BaseNode[View]):
         world_size: Number of data-parallel ranks.
         shuffle: A new order every epoch; else position and index are equal.
         seed: Chooses the orders.
+        dataset_id: Names the data, e.g. files, sizes and a digest. It goes into the state, and a
+            state of data by another name is refused. None: only the length is compared.
     Raises:
-        ValueError: A negative size, or ``rank`` outside ``world_size``.
+        ValueError: An argument of another type or out of range.
         StateError: On ``reset`` with a state of other data, another seed or another layout.
     """
-
-    CURSOR_KEY = "cursor"
-    SHUFFLE_KEY = "shuffle"
-    SEED_KEY = "seed"
 
     def __init__(
         self,
@@ -45,18 +43,17 @@ class SamplerView(BaseNode[View]):
         world_size: int = 1,
         shuffle: bool = True,
         seed: int = 0,
+        dataset_id: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        if num_samples < 0:
-            raise ValueError(f"num_samples must be at least 0, got {num_samples}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in [0, world_size={world_size}), got {rank}")
-        # Plain values, whatever NumPy type they came as: they go into states.
-        self.num_samples = int(num_samples)
-        self.rank = int(rank)
-        self.world_size = int(world_size)
-        self.shuffle = bool(shuffle)
-        self.seed = int(seed)
+        self.num_samples = integer("num_samples", num_samples, least=0)
+        self.world_size = integer("world_size", world_size, least=1)
+        self.rank = integer("rank", rank, least=0, below=self.world_size)
+        self.shuffle = boolean("shuffle", shuffle)
+        self.seed = integer("seed", seed)
+        if dataset_id is not None and not isinstance(dataset_id, str):
+            raise ValueError(f"dataset_id must be text or None, got {type(dataset_id).__name__}")
+        self.dataset_id = dataset_id
         self._next_epoch = 0
         self._views: list[View] = []  # computed ahead; _views[_at] is the next
         self._start = self._at = 0
@@ -69,11 +66,23 @@ class SamplerView(BaseNode[View]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``reset`` without a state start ``epoch``; a restored state wins."""
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
-        self._next_epoch = epoch
+        self._next_epoch = integer("epoch", epoch, least=0)
 
-    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+    @property
+    def next_epoch(self) -> int:
+        """The pass that the next ``reset`` without a state begins."""
+        return self._next_epoch
+
+    @property
+    def reshuffles(self) -> bool:
+        """Whether every pass has an order of its own."""
+        return self.shuffle
+
+    def check_state(self, state: Any) -> None:
+        """Raise ``StateError`` if ``reset`` would not accept this state; changes nothing."""
+        self._checked_cursor(state)
+
+    def reset(self, initial_state: Any = None) -> None:
         super().reset(initial_state)
         if initial_state is None:
             self._open(self._new_cursor(self._next_epoch))
@@ -91,20 +100,22 @@ class SamplerView(BaseNode[View]):
         self._at += 1
         return self._views[self._at - 1]
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> ViewState:  # type: ignore[override]
         return self.state_of(self.cursor.advanced(self._start + self._at))
 
-    def state_of(self, cursor: ViewCursor) -> dict[str, Any]:
+    def state_of(self, cursor: ViewCursor) -> ViewState:
         """This node's state at ``cursor``, for a node that knows better what was consumed."""
         return {
-            self.CURSOR_KEY: cursor.to_state(),
-            self.SHUFFLE_KEY: self.shuffle,
-            self.SEED_KEY: self.seed,
+            "cursor": cursor.to_state(),
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "dataset_id": self.dataset_id,
         }
 
-    def describe(self) -> str:
+    def describe(self) -> dict[str, Any]:
         """What must be equal on all ranks, or they share out different epochs."""
-        return f"samples={self.num_samples};shuffle={self.shuffle};seed={self.seed}"
+        names = ("num_samples", "shuffle", "seed", "dataset_id")
+        return {name: getattr(self, name) for name in names}
 
     def chunks(self, size: int) -> Iterator[list[View]]:
         """The views not taken yet, in lists of ``size``; independent of ``next`` and ``reset``."""
@@ -124,12 +135,16 @@ class SamplerView(BaseNode[View]):
         self._order = Permutation(self.num_samples, key64(self.seed, cursor.epoch))
         self._views, self._start, self._at = [], cursor.taken, 0
 
-    def _checked_cursor(self, state: dict[str, Any]) -> ViewCursor:
-        cursor = ViewCursor.from_state(check_view_state(state)[self.CURSOR_KEY])
+    def _checked_cursor(self, state: Any) -> ViewCursor:
+        known = check_view_state(state)
+        cursor = ViewCursor.from_state(known["cursor"])
+        names = (known["dataset_id"], self.dataset_id)
+        if None not in names and names[0] != names[1]:
+            raise StateError(f"state is of dataset_id {names[0]!r}, this run has {names[1]!r}")
         for name, saved, here, cure in (
             ("dataset length", cursor.num_samples, self.num_samples, "use the same dataset"),
-            ("seed", state[self.SEED_KEY], self.seed, "use the same seed"),
-            ("shuffle", state[self.SHUFFLE_KEY], self.shuffle, "use the same order"),
+            ("seed", known["seed"], self.seed, "use the same seed"),
+            ("shuffle", known["shuffle"], self.shuffle, "use the same order"),
             ("world size", cursor.world_size, self.world_size, "call reshard_states first"),
             ("rank", cursor.rank, self.rank, "load each rank's own state"),
         ):

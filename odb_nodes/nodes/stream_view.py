@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from torchdata.nodes import BaseNode
-
+from odb_nodes.arguments import choice, integer
 from odb_nodes.errors import StateError
-from odb_nodes.state.checks import read_count, shorten
+from odb_nodes.nodes.upstream import BaseNode
 from odb_nodes.state.content import pack_value, unpack_value
+from odb_nodes.state.schema import StreamState, check_stream_state
 
 logger = logging.getLogger(__name__)
 # Of datasets 4.7 by measurement: stopped at many places and resumed, these gave every row once. Not
@@ -49,27 +49,26 @@ class StreamView(BaseNode[Any]):
     Args:
         iterable: Gives a new iterator at every ``iter``; of this rank alone.
         resume: By the iterable's own "state", by "skip" (reading again), or "auto" as above.
+        dataset_id: Names the data; a state of data by another name is refused.
     Raises:
         ValueError: An iterator, or an iterable with half of the methods needed.
         SampleError: From the first ``next``: the iterable's state cannot be packed.
         StateError: From ``reset``: the state is not one of ours, or the iterable is shorter now.
     """
 
-    EPOCH_KEY = "epoch"
-    NUM_YIELDED_KEY = "num_yielded"
-    EXHAUSTED_KEY = "exhausted"
-    ITERABLE_KEY = "iterable"
-
     def __init__(
-        self, iterable: Iterable[Any], *, resume: Literal["auto", "state", "skip"] = "auto"
+        self,
+        iterable: Iterable[Any],
+        *,
+        resume: Literal["auto", "state", "skip"] = "auto",
+        dataset_id: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not hasattr(iterable, "__iter__") or hasattr(iterable, "__next__"):
             raise ValueError(
                 f"iterable must give a new iterator at every iter(), got {type(iterable).__name__}"
             )
-        if resume not in ("auto", "state", "skip"):
-            raise ValueError(f"resume must be 'auto', 'state' or 'skip', got {resume!r}")
+        choice("resume", resume, ("auto", "state", "skip"))
         found = [hasattr(iterable, name) for name in ("state_dict", "load_state_dict")]
         if resume != "skip" and (
             any(found) != all(found) or (resume == "state" and not all(found))
@@ -83,20 +82,36 @@ class StreamView(BaseNode[Any]):
         self._by_state = all(found) and by_state
         self._what = f"the state of {type(iterable).__name__}"
         self._packed_once = False
+        self.dataset_id = dataset_id
         self.epoch = 0
         self._exhausted = False
-        self._loaded: bytes | None = (
-            None  # the iterable's state, until the iterable moves on from it
-        )
+        self._loaded: bytes | None = None  # the iterable's state, until it moves on from it
+        self._base: tuple[bytes | None, int] = (None, 0)  # a state it gave, and items before that
         self._iterator: Iterator[Any] = iter(())
         self._begin(epoch=0, num_yielded=0, exhausted=False, loaded=None)
         self._next_epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``reset`` without a state start ``epoch``; a restored state wins."""
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
-        self._next_epoch = epoch
+        self._next_epoch = integer("epoch", epoch, least=0)
+
+    @property
+    def next_epoch(self) -> int:
+        """The pass that the next ``reset`` without a state begins."""
+        return self._next_epoch
+
+    @property
+    def reshuffles(self) -> bool:
+        """Whether every pass may have an order of its own."""
+        return hasattr(self._iterable, "set_epoch")
+
+    def describe(self) -> dict[str, Any]:
+        """What must be equal on all ranks."""
+        return {"dataset_id": self.dataset_id}
+
+    def check_state(self, state: Any) -> None:
+        """Raise ``StateError`` if ``reset`` would not accept this state; changes nothing."""
+        self._checked(state)
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         super().reset(initial_state)
@@ -126,22 +141,39 @@ class StreamView(BaseNode[Any]):
             self.get_state()  # what a checkpoint cannot hold must fail now, not then
         return item
 
-    def get_state(self) -> dict[str, Any]:
-        state = self._loaded
-        if state is None and self._by_state:
-            state = pack_value(self._iterable.state_dict(), self._what)
+    def get_state(self) -> StreamState:  # type: ignore[override]
+        base, at = self._known_place()
         return {
-            self.EPOCH_KEY: self.epoch,
-            self.NUM_YIELDED_KEY: self._num_yielded,
-            self.EXHAUSTED_KEY: self._exhausted,
-            self.ITERABLE_KEY: state,
+            "epoch": self.epoch,
+            "num_yielded": self._num_yielded,
+            "exhausted": self._exhausted,
+            "iterable": base,
+            "since": self._num_yielded - at if self._by_state else 0,
+            "dataset_id": self.dataset_id,
         }
+
+    def _known_place(self) -> tuple[bytes | None, int]:
+        """A state of the iterable, and how many items of this pass came before it.
+
+        A state that stands still while items come does not say where the iterable is. What is
+        known then is the place at which it was first given: it is loaded again, and the items since
+        are read again. (datasets 5.0.0 gives such states after a resume.)
+        """
+        if not self._by_state:
+            return None, 0
+        if self._loaded is not None:
+            return self._base
+        state = pack_value(self._iterable.state_dict(), self._what)
+        if state != self._base[0]:
+            self._base = (state, self._num_yielded)
+        return self._base
 
     def _begin(
         self, *, epoch: int, num_yielded: int, exhausted: bool, loaded: bytes | None
     ) -> None:
         self.epoch, self._next_epoch = epoch, epoch + 1
         self._num_yielded, self._exhausted, self._loaded = num_yielded, exhausted, loaded
+        self._base = (loaded, num_yielded)
         self._may_stand_at_end = False
         self._iterator = iter(())
 
@@ -159,33 +191,38 @@ class StreamView(BaseNode[Any]):
         self._iterator = iter(self._iterable)
         return next(self._iterator)
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        keys = (self.EPOCH_KEY, self.NUM_YIELDED_KEY, self.EXHAUSTED_KEY, self.ITERABLE_KEY)
-        if not isinstance(state, dict) or set(state) != set(keys):
-            raise StateError(f"stream state must be a dict of {keys}, got {shorten(state)}")
-        epoch = read_count(state, self.EPOCH_KEY, "stream state")
-        num_yielded = read_count(state, self.NUM_YIELDED_KEY, "stream state")
-        exhausted, inner = state[self.EXHAUSTED_KEY], state[self.ITERABLE_KEY]
-        if not isinstance(exhausted, bool):
-            raise StateError(
-                f"stream state 'exhausted' must be true or false, got {shorten(exhausted)}"
-            )
+    def _checked(self, state: Any) -> tuple[StreamState, Any]:
+        """A state that fits, and the iterable's own state in it."""
+        known = check_stream_state(state)
+        inner = known["iterable"]
         if (inner is not None) != self._by_state:
             raise StateError(
                 f"state was saved {'with' if inner is not None else 'without'} a state of the "
                 f"iterable, this {type(self._iterable).__name__} is resumed by "
                 f"{'state' if self._by_state else 'skipping'}: use the same iterable and resume="
             )
-        own = None if inner is None else unpack_value(inner, self._what)
-        self._begin(epoch=epoch, num_yielded=num_yielded, exhausted=exhausted, loaded=inner)
+        names = (known["dataset_id"], self.dataset_id)
+        if None not in names and names[0] != names[1]:
+            raise StateError(f"state is of dataset_id {names[0]!r}, this run has {names[1]!r}")
+        return known, None if inner is None else unpack_value(inner, self._what)
+
+    def _restore(self, initial_state: Any) -> None:
+        state, own = self._checked(initial_state)
+        inner, since, exhausted = state["iterable"], state["since"], state["exhausted"]
+        self._begin(
+            epoch=state["epoch"],
+            num_yielded=state["num_yielded"],
+            exhausted=exhausted,
+            loaded=inner,
+        )
+        self._base = (inner, self._num_yielded - since)
         self._tell_epoch()
         if self._by_state:
             self._iterable.load_state_dict(own)
         if not exhausted:
             self._iterator = iter(self._iterable)
-            self._may_stand_at_end = num_yielded == 0
-            if not self._by_state:
-                self._skip(num_yielded)
+            self._may_stand_at_end = self._base[1] == 0 and since == 0
+            self._skip(since if self._by_state else self._num_yielded)
 
     def _skip(self, count: int) -> None:
         if count:
@@ -196,8 +233,10 @@ class StreamView(BaseNode[Any]):
 
 
 def _has_exact_state(iterable: Any) -> bool:
-    """Whether its own state loses nothing: true unless a part of ``datasets`` is in there that does
-    lose rows, or that is not known."""
+    """Whether its own state loses nothing.
+
+    True unless a part of ``datasets`` is in there that loses rows, or that is not known.
+    """
     parts, seen = [iterable], 0
     while parts and seen < 1000:
         part = parts.pop()

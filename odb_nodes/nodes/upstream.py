@@ -1,17 +1,140 @@
-"""What torchdata 0.11 lacks: an end for its background iterators, and a look at its workers."""
+"""All that is taken from torchdata, and what its 0.11 lacks.
+
+Every name, private attribute and shape of a state that this package relies on is named here and
+nowhere else, and ``tests/nodes/test_upstream.py`` checks each of them.
+"""
 
 import contextlib
 import os
 import queue
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from torchdata.nodes import ParallelMapper
+from torchdata.nodes import BaseNode, Loader, Mapper, ParallelMapper, PinMemory, Prefetcher
 from torchdata.nodes.map import _ParallelMapperIter
 
 from odb_nodes.errors import WorkerDiedError
 
+__all__ = [
+    "BaseNode",
+    "Loader",
+    "Mapper",
+    "ParallelMapper",
+    "PinMemory",
+    "Prefetcher",
+    "WatchedMapper",
+    "abandon",
+    "join_threads",
+    "readers",
+    "state_around",
+    "stop",
+    "stop_reading",
+]
+
 T = TypeVar("T")
+_SOURCES = ("source", "_source")  # attributes by which nodes know the node before them
+_ITERATOR = "_it"  # of most nodes: what does their work
+_STOP_EVENTS = ("_stop_event", "_stop", "_mp_stop")  # of iterators: set to end their threads
+_THREADS = ("_thread", "_read_thread", "_sort_thread")
+_WORKERS = "_workers"  # of a ParallelMapper's iterator: threads or processes
+
+
+# Threads and processes of nodes
+
+
+def stop(node: Any) -> None:
+    """End the threads and worker processes below a node.
+
+    The innermost first: an outer thread that waits for an inner one then ends at once. A worker
+    process that is deep in a transform is terminated; a thread can only be waited for.
+    """
+    for it in _iterators(node):
+        if hasattr(it, "abandon"):  # one of ours
+            it.close()
+            continue
+        it._shutdown()
+        for worker in getattr(it, _WORKERS, []):
+            if worker.is_alive() and hasattr(worker, "terminate"):
+                worker.terminate()
+                worker.join()
+        if hasattr(getattr(it, "_in_q", None), "cancel_join_thread"):
+            it._in_q.cancel_join_thread()  # nobody reads it any more: do not wait for that
+            it._in_q.close()
+
+
+def abandon(node: Any) -> None:
+    """Tell the threads below a node to end, without waiting: for use in a garbage collection.
+
+    Collection can happen in any thread, also in one of these, which then must not join itself.
+    """
+    for it in _iterators(node):
+        if hasattr(it, "abandon"):
+            it.abandon()
+            continue
+        stop_reading([it])
+        for thread in _THREADS:
+            it.__dict__.pop(thread, None)
+        if hasattr(it, _WORKERS):
+            setattr(it, _WORKERS, [])
+
+
+def readers(node: Any, end: Any) -> list[Any]:
+    """Torchdata's iterators between ``node`` and ``end`` that read their source in a thread."""
+    found = (getattr(part, _ITERATOR, None) for part in _between(node, end))
+    return [it for it in found if hasattr(it, "_stop_event")]
+
+
+def stop_reading(iterators: list[Any]) -> None:
+    """Let no thread of these iterators begin another item."""
+    for it in iterators:
+        for event in _STOP_EVENTS:
+            if hasattr(it, event):
+                getattr(it, event).set()
+
+
+def join_threads(iterators: list[Any], timeout_s: float | None = None) -> None:
+    """Wait for the threads of ``readers`` to end; each at most ``timeout_s``."""
+    for it in iterators:
+        it._thread.join(timeout_s)
+
+
+def _iterators(node: Any) -> list[Any]:
+    """What runs threads or processes below a node, the innermost first."""
+    found: list[Any] = []
+    inner = getattr(node, _ITERATOR, None)
+    for part in (*(getattr(node, name, None) for name in _SOURCES), inner):
+        if part is not None:
+            found += [it for it in _iterators(part) if it not in found]
+    for it in (inner, getattr(node, "_runner", None)):
+        if (hasattr(it, "_shutdown") or hasattr(it, "abandon")) and it not in found:
+            found.append(it)
+    return found
+
+
+def _between(node: Any, end: Any) -> Iterator[Any]:
+    while node is not end:
+        yield node
+        node = node.source
+
+
+# States
+
+
+def state_around(node: Any, end: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """The state of ``end`` as the state of ``node``, which reads it through others.
+
+    A ``Mapper`` puts the state of its source into that of its iterator, a ``Prefetcher`` keeps it
+    as a snapshot with the number of items since.
+    """
+    for part in reversed(list(_between(node, end))):
+        if isinstance(part, Prefetcher | PinMemory):
+            state = {"snapshot": state, "steps_since_snapshot": 0}
+        else:
+            state = {part.IT_STATE_KEY: {"source": state}}
+    return state
+
+
+# Workers of streams
 
 
 class WatchedMapper(ParallelMapper[T]):
@@ -66,48 +189,7 @@ def _epitaph(worker: Any) -> str:
     )
 
 
-def iterators(node: Any) -> list[Any]:
-    """Torchdata's internal iterators below a node, the innermost first."""
-    found: list[Any] = []
-    inner = getattr(node, "_it", None)
-    for part in (getattr(node, "source", None), getattr(node, "_source", None), inner):
-        if part is not None:
-            found += [it for it in iterators(part) if it not in found]
-    if hasattr(inner, "_shutdown") and inner not in found:
-        found.append(inner)
-    return found
-
-
-def stop(node: Any) -> None:
-    """End the threads and worker processes below a node.
-
-    The innermost first: an outer thread that waits for an inner one then ends at once. A worker
-    process that is deep in a transform is terminated; a thread can only be waited for.
-    """
-    for it in iterators(node):
-        it._shutdown()
-        for worker in getattr(it, "_workers", []):
-            if worker.is_alive() and hasattr(worker, "terminate"):
-                worker.terminate()
-                worker.join()
-        if hasattr(getattr(it, "_in_q", None), "cancel_join_thread"):
-            it._in_q.cancel_join_thread()  # nobody reads it any more: do not wait for that
-            it._in_q.close()
-
-
-def abandon(node: Any) -> None:
-    """Tell the threads below a node to end, without waiting: for use in a garbage collection.
-
-    Collection can happen in any thread, also in one of these, which then must not join itself.
-    """
-    for it in iterators(node):
-        for event in ("_stop_event", "_stop", "_mp_stop"):
-            if hasattr(it, event):
-                getattr(it, event).set()
-        for thread in ("_thread", "_read_thread", "_sort_thread"):
-            it.__dict__.pop(thread, None)
-        if hasattr(it, "_workers"):
-            it._workers = []
+# Patches
 
 
 def _quiet_in_forked_child() -> None:

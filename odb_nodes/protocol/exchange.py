@@ -1,18 +1,38 @@
 """One rank's part in the rounds: who still expects it, and how failures and farewells travel.
 
-Invariant: all ranks run the same sequence of collectives. A pass is a sequence of exchanges that
-ends in exactly one exchange whose facts say so on every rank: no samples left, somebody failed, or
-somebody stops. Until then (``open``) the others wait for this rank, so it must not just leave.
+Invariant: all ranks run the same sequence of collectives. A pass is a sequence of exchanges; the
+first only compares what the ranks start from, and the last is the one whose facts say on every rank
+that the pass is over: no samples left, somebody failed, or somebody stops. From ``begin`` to that
+exchange the pass is open: the other ranks wait for this one, so it must not just leave.
+
+How a pass ends early, with rank 1 failing while rank 0 trains:
+
+    rank 0: round(report)              rank 1: fail(error), round(Report(failed=True))
+            facts.failed_rank == 1             facts.failed_rank == 1
+            gather the cause                   gather the cause
+            raise PeerFailedError              raise error
 """
 
 import logging
 import threading
+from enum import Enum
 
 from odb_nodes.errors import PeerFailedError
+from odb_nodes.protocol.agreement import Agreement, explain
 from odb_nodes.protocol.reports import Facts, Report
 from odb_nodes.protocol.transport import Int64s, Transport
 
 logger = logging.getLogger(__name__)
+_LONGEST_CAUSE = 1024  # characters of a failure that travel
+_NOWHERE = Agreement(settings={})  # of a report that only says that this rank fails or stops
+
+
+class Phase(Enum):
+    """Where a rank stands in a pass."""
+
+    CLOSED = "closed"  # no rank waits for this one
+    OPEN = "open"  # the other ranks expect it in the next exchange
+    LEAVING = "leaving"  # open, and this rank wants to end the pass
 
 
 class Exchange:
@@ -25,41 +45,66 @@ class Exchange:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.lock = threading.RLock()  # held by whoever may use the transport
-        self.open = False  # the other ranks expect this one in further exchanges
-        self.leaving = False  # this rank wants to end the pass
-        self.failure: BaseException | None = None  # what this rank raised
+        self._phase = Phase.CLOSED
+        self._failure: BaseException | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """The other ranks expect this one in further exchanges."""
+        return self._phase is not Phase.CLOSED
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What this rank raised first in this pass."""
+        return self._failure
 
     def begin(self) -> None:
         """A new pass begins on all ranks."""
-        self.failure, self.leaving, self.open = None, False, True
+        self._failure, self._phase = None, Phase.OPEN
 
-    def round(self, report: Report, agreement: int, what: str) -> Facts:
+    def end(self) -> None:
+        """The pass is over on all ranks: nobody waits for this one any more."""
+        self._phase = Phase.CLOSED
+
+    def fail(self, error: BaseException) -> None:
+        """Remember the first error of this rank; its next report must say so."""
+        self._failure = self._failure or error
+
+    def prepare_to_leave(self) -> None:
+        """This rank will leave: another one that stops first is then no error here."""
+        if self.is_open:
+            self._phase = Phase.LEAVING
+
+    def round(self, report: Report, agreement: Agreement, what: str) -> Facts:
         """Exchange reports.
 
         Args:
             report: Of this rank.
-            agreement: Digest of what must be equal on all ranks.
+            agreement: What must be equal on all ranks.
             what: Names the exchange in errors.
         Raises:
             PeerFailedError: Another rank failed or left, or runs something else.
             BaseException: ``failure``, if this rank reported it.
         """
-        maxima = self.transport.all_max(report.encode(self.transport.rank, agreement), what)
-        facts = Facts.decode(maxima)
-        rank = self.transport.rank
-        self.open = facts.failed_rank is None and facts.stopping_rank is None
+        rank, leaving = self.transport.rank, self._phase is Phase.LEAVING
+        row = report.encode(rank, agreement.digest)
+        facts = Facts.decode(self.transport.all_max(row, what))
         if facts.failed_rank is not None:
+            self.end()
             self._raise_failure(facts.failed_rank, what)
-        if facts.stopping_rank is not None and not (report.stopping or self.leaving):
+        if facts.stopping_rank is not None:
+            self.end()
+            if not (report.stopping or leaving):
+                raise PeerFailedError(
+                    f"{what}: rank {facts.stopping_rank} closed its loader, rank {rank} did not: "
+                    "all ranks must stop after the same step"
+                )
+        elif not facts.agreed:
+            self.end()
+            different = explain(self.transport.gather(agreement.pack(), what))
             raise PeerFailedError(
-                f"{what}: rank {facts.stopping_rank} closed its loader, rank {rank} did not: all "
-                "ranks must stop after the same step"
-            )
-        if self.open and not facts.agreed:
-            self.open = False
-            raise PeerFailedError(
-                f"{what}: the ranks do not run the same settings, epoch and step (this is rank "
-                f"{rank}): build all loaders alike and load states of one moment"
+                f"{what}: the ranks do not agree: {different} (this is rank {rank}): build all "
+                "loaders alike and load states of one moment"
             )
         return facts
 
@@ -67,10 +112,26 @@ class Exchange:
         """Sum over ranks, ``[T, 3]``; part of a round that goes on."""
         return self.transport.all_sum(own, "totals")
 
+    def share_filler(self, blob: bytes | None) -> bytes | None:
+        """The packed filler of the first rank that has one; part of a round that goes on.
+
+        Called on all ranks if the facts of the round say that one of them lacks a filler.
+
+        Args:
+            blob: This rank's filler; None if it has none that can be packed.
+        """
+        transport, what = self.transport, "filler for an IDLE rank"
+        offer = transport.world_size - transport.rank if blob else 0
+        [best] = transport.all_max([offer], what)
+        if not best:
+            return None
+        donor = transport.world_size - best
+        return transport.gather(blob if blob and transport.rank == donor else b"", what)[donor]
+
     def report_failure(self, error: BaseException, wait_s: float = 0.0) -> None:
         """Tell the others at their next exchange; wait for that at most ``wait_s`` seconds."""
-        self.failure = self.failure or error
-        if self.open:
+        self.fail(error)
+        if self.is_open:
             reporter = threading.Thread(target=self._last, args=(Report(failed=True),), daemon=True)
             reporter.start()
             reporter.join(wait_s)
@@ -81,26 +142,29 @@ class Exchange:
         Raises:
             PeerFailedError: The others did not come.
         """
-        self.leaving = True
+        self.prepare_to_leave()
         with self.lock:
-            if self.open:
-                self.open = False
-                self.round(Report(stopping=True), 0, "closing")
+            if self.is_open:
+                try:
+                    self.round(Report(stopping=True), _NOWHERE, "closing")
+                finally:
+                    self.end()
 
     def _last(self, report: Report) -> None:
         try:
             with self.lock:
-                if self.open:
-                    self.round(report, 0, "reporting a failure")
+                if self.is_open:
+                    self.round(report, _NOWHERE, "reporting a failure")
         except BaseException as error:
             logger.debug("last exchange of rank %d: %r", self.transport.rank, error)
 
     def _raise_failure(self, failed_rank: int, what: str) -> None:
-        own, cause = self.failure, ""
+        own, cause = self._failure, ""
         if failed_rank == self.transport.rank and own is not None:
             notes = getattr(own, "__notes__", [])
-            cause = " ".join([f"{type(own).__name__}: {own}", *notes[:1]])
-        cause = self.transport.share_text(cause, what)
+            cause = " ".join([f"{type(own).__name__}: {own}", *notes[:1]])[:_LONGEST_CAUSE]
+        causes = self.transport.gather(cause.encode(errors="replace"), what)
         if own is not None:
             raise own
+        cause = causes[failed_rank].decode(errors="replace")
         raise PeerFailedError(f"{what}: rank {failed_rank} failed: {cause}")

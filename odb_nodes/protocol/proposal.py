@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from odb_nodes.batching.cutting import num_tokens
 from odb_nodes.batching.window import Window
@@ -24,6 +24,10 @@ class Proposal:
     groups: list[Group]
     taken: bool
     report: Report
+
+    def lacking_filler(self) -> "Proposal":
+        """The same of a rank that has no sample which it could mask in an IDLE step."""
+        return replace(self, report=replace(self.report, lacks_filler=True))
 
     def settle(self, window: Window, steps: int) -> list[Group]:
         """This rank's part of the round; the rest of the groups returns to the window.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _NONE = 1 << 62  # "no bound from this rank" where a minimum is taken
+_EMPTY, _EMPTY_WITHOUT_FILLER = 1, 2  # of a rank without samples; one integer tells both
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +22,7 @@ class Report:
         exhausted: Its view has no further sample.
         failed: Its source raised.
         stopping: It wants to end the pass here.
+        lacks_filler: It has no sample that it could mask in an IDLE step.
     """
 
     groups: int = 0
@@ -29,6 +31,7 @@ class Report:
     exhausted: bool = True
     failed: bool = False
     stopping: bool = False
+    lacks_filler: bool = False
 
     def encode(self, rank: int, agreement: int) -> list[int]:
         """As integers whose element-wise maximum over ranks is ``Facts``; 9 of them, 72 bytes.
@@ -44,7 +47,7 @@ class Report:
             self.groups,
             -(_NONE if self.capacity is None else self.capacity),
             -(self.samples or _NONE),
-            int(self.samples == 0),
+            0 if self.samples else _EMPTY_WITHOUT_FILLER if self.lacks_filler else _EMPTY,
             agreement,
             -agreement,
         ]
@@ -62,6 +65,7 @@ class Facts:
         min_capacity: Smallest capacity, at most ``2**62``.
         min_samples: Smallest number of samples among ranks that have any.
         any_empty: Some rank has none.
+        any_lacks_filler: Some rank has none and never had one, so that it needs a peer's filler.
         agreed: ``agreement`` was equal on all ranks.
     """
 
@@ -73,6 +77,7 @@ class Facts:
     min_samples: int
     any_empty: bool
     agreed: bool
+    any_lacks_filler: bool = False
 
     @staticmethod
     def decode(maxima: Sequence[int]) -> "Facts":
@@ -85,6 +90,7 @@ class Facts:
             max_groups=groups,
             min_capacity=-capacity,
             min_samples=-samples,
-            any_empty=bool(empty),
+            any_empty=empty >= _EMPTY,
+            any_lacks_filler=empty == _EMPTY_WITHOUT_FILLER,
             agreed=high == -low,
         )

@@ -1,9 +1,13 @@
 """The only module that talks to other ranks, over a gloo group that nothing else uses."""
 
+import gc
+import threading
 import time
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +17,6 @@ import torch.distributed as dist
 from odb_nodes.errors import PeerFailedError
 
 Int64s = npt.NDArray[np.int64]
-_TEXT_BYTES = 1024
 
 
 @dataclass(slots=True)
@@ -25,25 +28,49 @@ class ExchangeStats:
     wait_s: float = 0.0
 
 
+@runtime_checkable
 class Transport(Protocol):
-    """Collectives over the data-parallel ranks; all ranks call the same ones in the same order."""
+    """Collectives over the data-parallel ranks; all ranks call the same ones in the same order.
+
+    A transport is used by one loader. Whatever goes wrong in a collective is a ``PeerFailedError``
+    within a bounded time. ``odb_nodes.testing.check_collectives`` is what every one must pass.
+
+    Attributes:
+        rank: This rank, in ``[0, world_size)``.
+        world_size: Ranks.
+        stats: What the collectives have cost this rank.
+    """
 
     rank: int
     world_size: int
     stats: ExchangeStats
 
     def all_max(self, values: list[int], what: str) -> list[int]:
-        """Element-wise maximum over ranks."""
+        """Element-wise maximum over ranks; counts as a round.
+
+        Args:
+            values: As many on every rank, each in ``[-2**63, 2**63)``.
+            what: Names the exchange in errors.
+        """
 
     def all_sum(self, values: Int64s, what: str) -> Int64s:
-        """Element-wise sum over ranks."""
+        """Element-wise sum over ranks, of arrays of one shape."""
 
-    def share_text(self, text: str, what: str) -> str:
-        """The text of the one rank whose text is not empty, cut to 1 KiB."""
+    def gather(self, blob: bytes, what: str) -> list[bytes]:
+        """The bytes of all ranks, by rank; sizes may differ."""
+
+    def gather_aside(self, blob: bytes, what: str) -> list[bytes]:
+        """The same over a channel of its own.
+
+        The other collectives may thus be under way in another thread.
+        """
+
+    def close(self) -> None:
+        """The loader is shut down: the group may be used by another one."""
 
 
 @dataclass(slots=True)
-class LocalTransport:
+class SingleTransport:
     """A world of one: nothing to exchange."""
 
     rank: int = 0
@@ -56,8 +83,14 @@ class LocalTransport:
     def all_sum(self, values: Int64s, what: str) -> Int64s:
         return values
 
-    def share_text(self, text: str, what: str) -> str:
-        return text
+    def gather(self, blob: bytes, what: str) -> list[bytes]:
+        return [blob]
+
+    def gather_aside(self, blob: bytes, what: str) -> list[bytes]:
+        return [blob]
+
+    def close(self) -> None:
+        return None
 
 
 class GlooTransport:
@@ -65,27 +98,28 @@ class GlooTransport:
 
     Args:
         group: A gloo group of exactly the data-parallel ranks, used by nothing else.
-        timeout_s: Longest wait for the slowest rank in one exchange, seconds.
+        timeout_s: Longest wait for the slowest rank in one collective.
     Raises:
-        ValueError: The group is the default one or not gloo, or this rank is not in it.
+        ValueError: This rank is not in the group, it is not a gloo group, or another loader that
+            is not shut down uses it.
     """
 
-    def __init__(self, group: Any, timeout_s: float) -> None:
-        if group is dist.group.WORLD:
-            raise ValueError(
-                "process_group must not be the default group, which the trainer uses: pass "
-                'torch.distributed.new_group(backend="gloo")'
-            )
-        backend = dist.get_backend(group)
-        if backend != "gloo":
-            raise ValueError(f"process_group must be a gloo group, got {backend!r}")
+    def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
         self.rank = dist.get_rank(group)
-        self.world_size = dist.get_world_size(group)
         if self.rank < 0:
             raise ValueError("this rank is not in process_group")
+        backend = dist.get_backend(group)
+        if "gloo" not in backend:
+            raise ValueError(
+                f"process_group must be of gloo, got one of {backend}: pass "
+                'torch.distributed.new_group(backend="gloo")'
+            )
+        self.world_size = dist.get_world_size(group)
         self.stats = ExchangeStats()
         self._group = group
+        self._aside: dist.ProcessGroup | None = None
         self._timeout_s = timeout_s
+        _claim(group, self)
 
     def all_max(self, values: list[int], what: str) -> list[int]:
         tensor = torch.tensor(values, dtype=torch.int64)
@@ -98,18 +132,47 @@ class GlooTransport:
         self._reduce(tensor, dist.ReduceOp.SUM, what)
         return tensor.numpy()
 
-    def share_text(self, text: str, what: str) -> str:
-        tensor = torch.zeros(_TEXT_BYTES, dtype=torch.uint8)
-        raw = text.encode(errors="replace")[:_TEXT_BYTES]
-        if raw:
-            tensor[: len(raw)] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-        self._reduce(tensor, dist.ReduceOp.MAX, what)
-        return bytes(tensor.numpy()).rstrip(b"\0").decode(errors="replace")
+    def gather(self, blob: bytes, what: str) -> list[bytes]:
+        return self._gather(self._group, blob, what)
+
+    def gather_aside(self, blob: bytes, what: str) -> list[bytes]:
+        if self._aside is None:  # made by all ranks at their first call
+            ranks = dist.get_process_group_ranks(self._group)
+            made: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+            self._aside = made
+        assert self._aside is not None
+        return self._gather(self._aside, blob, what)
+
+    def close(self) -> None:
+        _release(self._group, self)
 
     def _reduce(self, tensor: torch.Tensor, op: Any, what: str) -> None:
+        self._run(
+            lambda: dist.all_reduce(tensor, op=op, group=self._group, async_op=True),
+            tensor.numel() * tensor.element_size(),
+            what,
+        )
+
+    def _gather(self, group: dist.ProcessGroup, blob: bytes, what: str) -> list[bytes]:
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+        own = torch.tensor([len(blob)])
+        self._run(lambda: dist.all_gather(sizes, own, group=group, async_op=True), 8, what)
+        most = max(int(size) for size in sizes)
+        padded = torch.zeros(most, dtype=torch.uint8)
+        if blob:
+            padded[: len(blob)] = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+        found = [torch.empty_like(padded) for _ in range(self.world_size)]
+        if most:
+            self._run(
+                lambda: dist.all_gather(found, padded, group=group, async_op=True), most, what
+            )
+        pairs = zip(found, sizes, strict=True)
+        return [tensor[: int(size)].numpy().tobytes() for tensor, size in pairs]
+
+    def _run(self, collective: Callable[[], Any], num_bytes: int, what: str) -> None:
         started = time.monotonic()
         try:
-            work = dist.all_reduce(tensor, op=op, group=self._group, async_op=True)
+            work = collective()
             assert work is not None
             work.wait(timedelta(seconds=self._timeout_s))
         except (RuntimeError, ValueError) as error:
@@ -120,22 +183,73 @@ class GlooTransport:
                 f"after {waited:.1f} s (timeout_s={self._timeout_s:g}): {first_line}"
             ) from None
         finally:
-            self.stats.bytes += tensor.numel() * tensor.element_size()
+            self.stats.bytes += num_bytes
             self.stats.wait_s += time.monotonic() - started
 
 
+# Which transport uses a group, by the group's name: two on one group would take each other's
+# messages, and gloo ends the process that notices.
+_users: dict[str, weakref.ref[GlooTransport]] = {}
+_users_lock = threading.Lock()
+
+
+def _claim(group: dist.ProcessGroup, transport: GlooTransport) -> None:
+    with _users_lock:
+        if _in_use(group):
+            gc.collect()  # a loader that was dropped lives on in a circle of references
+        if _in_use(group):
+            raise ValueError(
+                "process_group is used by another loader, and two would take each other's "
+                "messages: shut that one down first, or pass another "
+                'torch.distributed.new_group(backend="gloo")'
+            )
+        _users[group.group_name] = weakref.ref(transport)
+
+
+def _in_use(group: dist.ProcessGroup) -> bool:
+    user = _users.get(group.group_name)
+    transport = None if user is None else user()
+    return transport is not None and transport._group is group  # names can come again
+
+
+def _release(group: dist.ProcessGroup, transport: GlooTransport) -> None:
+    with _users_lock:
+        user = _users.get(group.group_name)
+        if user is not None and user() is transport:
+            del _users[group.group_name]
+
+
 def make_transport(group: Any, timeout_s: float) -> Transport:
-    """A transport for a process group, for None (a world of one), or a transport as it is."""
-    if timeout_s <= 0:
-        raise ValueError(f"timeout_s must be positive, got {timeout_s}")
+    """A transport for a process group, for None (a world of one), or a transport as it is.
+
+    Raises:
+        ValueError: Neither; or None where ``torch.distributed`` runs several processes.
+    """
     if group is None:
-        return LocalTransport()
+        _check_alone()
+        return SingleTransport()
     if isinstance(group, dist.ProcessGroup):
         return GlooTransport(group, timeout_s)
-    if hasattr(group, "all_max") and hasattr(group, "all_sum"):
-        transport: Transport = group
-        return transport
-    raise ValueError(f"process_group must be a gloo ProcessGroup, got {type(group).__name__}")
+    if isinstance(group, Transport):
+        return group
+    raise ValueError(
+        f"process_group must be a gloo ProcessGroup, got {type(group).__name__}: pass "
+        'torch.distributed.new_group(backend="gloo"), or transport= for one of your own'
+    )
+
+
+def _check_alone() -> None:
+    """Raise ``ValueError`` if this process is one of several: each would read every sample."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    world_size = dist.get_world_size()
+    if world_size > 1:
+        raise ValueError(
+            f"torch.distributed runs {world_size} processes and none of rank, world_size and "
+            "process_group was given, so each would read every sample: pass process_group="
+            'torch.distributed.new_group(backend="gloo") over the data-parallel ranks, with their '
+            "rank and world_size; or world_size=1 if every process shall read all"
+        )
 
 
 def gather(value: Any, group: Any = None) -> list[Any]:

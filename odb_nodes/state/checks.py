@@ -27,3 +27,15 @@ def read_count(state: dict[str, Any], name: str, what: str, below: int = 1 << 62
             f"{what} {name!r} must be an integer in [0, {below}), got {shorten(value)}"
         )
     return value
+
+
+def read_optional_text(state: dict[str, Any], name: str, what: str) -> str | None:
+    """A field that must be text or None.
+
+    Raises:
+        StateError: It is something else.
+    """
+    value = state.get(name)
+    if value is not None and not isinstance(value, str):
+        raise StateError(f"{what} {name!r} must be text or None, got {shorten(value)}")
+    return value

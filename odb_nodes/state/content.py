@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from odb_nodes.types import Sample, View
 _META = "odb"  # the one metadata entry of the safetensors container
 _TENSOR, _ARRAY, _BYTES, _TUPLE, _DICT = "$tensor", "$array", "$bytes", "$tuple", "$dict"
 _NUMBERS = ("epoch", "position", "index", "length")
+_ATOMS = {bool, int, float, str}
 _TAGS = {_TENSOR, _ARRAY, _BYTES, _TUPLE, _DICT}
 
 
@@ -81,28 +81,32 @@ def _unpack(blob: Any, what: str) -> dict[str, Any]:
 
 
 def _to_json(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
+    """As JSON. Types are compared exactly: a subclass would come back as what it derives from."""
+    kind = type(value)
+    if value is None or kind in _ATOMS:
         return value
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+    if kind is torch.Tensor and value.layout == torch.strided:
         return {_TENSOR: _store(value.detach().cpu(), tensors)}
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+    is_scalar = isinstance(value, np.generic)
+    if (kind is np.ndarray or is_scalar) and value.dtype.kind in "biuf":
         array = np.array(value, dtype=value.dtype.newbyteorder("="), order="C")
-        return {_ARRAY: _store(torch.from_numpy(array), tensors), "scalar": np.isscalar(value)}
-    if isinstance(value, bytes):
+        return {_ARRAY: _store(torch.from_numpy(array), tensors), "scalar": is_scalar}
+    if kind is bytes:
         return {_BYTES: base64.b64encode(value).decode()}
-    if isinstance(value, tuple):
+    if kind is tuple:
         return {_TUPLE: [_to_json(v, tensors, f"{where}[{i}]") for i, v in enumerate(value)]}
-    if isinstance(value, list):
+    if kind is list:
         return [_to_json(v, tensors, f"{where}[{i}]") for i, v in enumerate(value)]
-    if isinstance(value, Mapping):
+    if kind is dict:
         pairs = {key: _to_json(item, tensors, f"{where}[{key!r}]") for key, item in value.items()}
-        if all(isinstance(key, str) and key not in _TAGS for key in value):
+        if all(type(key) is str and key not in _TAGS for key in value):
             return pairs
-        if all(isinstance(key, str | int) for key in value):  # JSON knows text keys only
+        if all(type(key) in (str, int) for key in value):  # JSON knows text keys only
             return {_DICT: list(map(list, pairs.items()))}
     raise SampleError(
-        f"{where} is a {type(value).__name__}, which a checkpoint cannot hold: give tensors, "
-        "arrays, numbers, text, bytes, lists or dicts, or use SampleMapper, which saves positions"
+        f"{where} is a {kind.__name__}, which a checkpoint cannot hold: give plain tensors, "
+        "arrays, numbers, text, bytes, tuples, lists or dicts (a subclass of one of them would "
+        "come back as its base), or use SampleMapper, which saves positions"
     )
 
 

@@ -1,6 +1,5 @@
 """States as plain values: their parts, and what a person wants to know of them."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import takewhile
@@ -19,9 +18,8 @@ from odb_nodes.state.cursor import (
     unpack_positions,
 )
 from odb_nodes.state.drops import DropLog
-from odb_nodes.state.schema import State, check_state
+from odb_nodes.state.schema import AlignState, MapperState, OrderSettings, State, check_state
 
-logger = logging.getLogger(__name__)
 _MASK = (1 << 64) - 1
 _ATOMS = {bytes, int, str}
 
@@ -45,17 +43,25 @@ def copy_plain(value: Any, depth: int = 256) -> Any:
     return value
 
 
-def pending_to_window(state: State) -> State:
+def pending_to_window(state: AlignState) -> AlignState:
     """The same state with its pending steps back in the window, as the oldest samples there."""
     state = copy_plain(state)
-    refs = state["pending"]["refs"]
+    refs: Any = state["pending"]["refs"]
     state["source"]["held"] = refs + state["source"]["held"]
-    empty = refs[:0]
-    state["pending"] = {"refs": empty, "sizes": [], "totals": []}
+    own, window = state["pending"]["own"], state["source"]
+    tokens, loss_tokens = window["held_tokens"], window["held_loss_tokens"]
+    if own is None or tokens is None or loss_tokens is None:
+        window["held_tokens"] = window["held_loss_tokens"] = None
+    else:
+        window["held_tokens"] = tokens + sum(own[::2])
+        window["held_loss_tokens"] = loss_tokens + sum(own[1::2])
+    state["pending"] = {"refs": refs[:0], "sizes": [], "totals": [], "own": []}
     return state
 
 
-def state_for_rank(state: State, settings: State, *, rank: int, world_size: int) -> State:
+def state_for_rank(
+    state: Any, settings: OrderSettings, *, rank: int, world_size: int
+) -> AlignState:
     """A copy of an ``AlignNode`` state that a rank with these settings can go on from.
 
     Under other settings than the state was saved with, the pending steps go back to the window.
@@ -68,23 +74,18 @@ def state_for_rank(state: State, settings: State, *, rank: int, world_size: int)
     Raises:
         StateError: The state is damaged, or of another rank or world size.
     """
-    state = check_state(copy_plain(state))
-    for name, here in (("world_size", world_size), ("rank", rank)):
-        if state[name] != here:
+    fitting = check_state(copy_plain(state))
+    for name, saved, here in (
+        ("world_size", fitting["world_size"], world_size),
+        ("rank", fitting["rank"], rank),
+    ):
+        if saved != here:
             raise StateError(
-                f"state is of {name} {state[name]}, this run has {here}: give each rank "
-                "its own state, after reshard_states for another world size"
+                f"state is of {name} {saved}, this run has {here}: give each rank its own state, "
+                "after reshard_states for another world size (a distributed checkpoint keeps one "
+                "state per key: save under a key per rank, or the states of all ranks packed)"
             )
-    if state["settings"] == settings:
-        return state
-    logger.log(
-        logging.WARNING if rank == 0 else logging.DEBUG,
-        "settings changed since the state was saved, from %s to %s: no sample is lost or "
-        "repeated, but the order of what is left is another",
-        state["settings"],
-        settings,
-    )
-    return pending_to_window(state)
+    return fitting if fitting["settings"] == settings else pending_to_window(fitting)
 
 
 def find_align_state(state: Any) -> State:
@@ -99,7 +100,7 @@ def find_align_state(state: Any) -> State:
     raise StateError("no state of an AlignNode here: was this saved by an ODB pipeline?")
 
 
-def align_state(state: Any) -> State:
+def align_state(state: Any) -> AlignState:
     """The same, checked field by field: safe to read whoever wrote it.
 
     Raises:
@@ -108,9 +109,9 @@ def align_state(state: Any) -> State:
     return check_state(find_align_state(state))
 
 
-def replace_align_state(state: Any, new: State) -> Any:
+def replace_align_state(state: Any, new: AlignState) -> Any:
     """The state of a whole pipeline with another ``AlignNode`` state in it."""
-    whole = new
+    whole: Any = new
     around = takewhile(lambda inner: not _is_align_state(inner), _path(state))
     for inner in reversed(list(around)):
         key = next(key for key in _NESTED if isinstance(inner.get(key), dict))
@@ -135,9 +136,9 @@ _DEEPEST = 100
 _NESTED = ("root", "snapshot", "it_state", "source")  # where torchdata's nodes put their source's
 
 
-def view_part(state: State) -> tuple[ViewCursor, State]:
+def view_part(state: AlignState) -> tuple[ViewCursor, MapperState]:
     """The view cursor of an ``AlignNode`` state, and the mapper state that holds it."""
-    mapper: State = state["source"]["source"]
+    mapper: MapperState = state["source"]["source"]
     if not isinstance(state["source"]["held"], bytes):
         raise StateError(
             "this state is of a source that cannot rebuild samples (no SampleMapper): it can only "
@@ -146,14 +147,14 @@ def view_part(state: State) -> tuple[ViewCursor, State]:
     return ViewCursor.from_state(mapper["view"]["cursor"]), mapper
 
 
-def held_positions(state: State, num_samples: int) -> Positions:
+def held_positions(state: AlignState, num_samples: int) -> Positions:
     """Positions taken from the view but not delivered: held and pending."""
     held = unpack_positions(state["source"]["held"], num_samples, "state 'held'")
     pending = unpack_positions(state["pending"]["refs"], num_samples, "state 'pending'")
     return np.concatenate([held, pending])
 
 
-def check_complete(olds: list[State]) -> None:
+def check_complete(olds: list[AlignState]) -> None:
     """Raise ``StateError`` unless these are the states of all ranks, by rank, at one moment."""
     ranks = [state["rank"] for state in olds]
     world = olds[0]["world_size"]
@@ -175,7 +176,7 @@ def check_complete(olds: list[State]) -> None:
             raise StateError(f"the states are not of one moment: {name} is {values} by rank")
 
 
-def drop_logs(state: State) -> list[DropLog]:
+def drop_logs(state: AlignState) -> list[DropLog]:
     """The drop logs of the window and, if it can rebuild samples, of its source."""
     source = state["source"]
     logs = [source["drops"]]
@@ -184,7 +185,7 @@ def drop_logs(state: State) -> list[DropLog]:
     return [DropLog.from_state(log) for log in logs]
 
 
-def count_drops(state: State) -> dict[str, int]:
+def count_drops(state: AlignState) -> dict[str, int]:
     """Dropped samples by reason."""
     counts: dict[str, int] = {}
     for log in drop_logs(state):
@@ -193,7 +194,7 @@ def count_drops(state: State) -> dict[str, int]:
     return counts
 
 
-def done_digest(state: State) -> int:
+def done_digest(state: AlignState) -> int:
     """Digest of the positions emitted or dropped so far."""
     counters = Counters.from_state(state["counters"])
     dropped = sum(log.digest for log in drop_logs(state))
@@ -204,7 +205,8 @@ def describe_state(state: Any) -> dict[str, Any]:
     """What a person wants to know of a rank's state.
 
     Returns:
-        ``version, rank, world_size, epoch, num_samples`` (of the epoch, all ranks),
+        ``version, rank, world_size, epoch``, ``ended`` (the pass is over),
+        ``num_samples`` (of the epoch, all ranks),
         ``held`` and ``pending`` (samples), ``remaining`` (samples of this rank neither delivered
         nor dropped), ``dropped`` (by reason), ``settings``, and all of ``Counters``. For a source
         that cannot rebuild, ``num_samples`` and ``remaining`` are None: a stream has no end.
@@ -225,6 +227,7 @@ def describe_state(state: Any) -> dict[str, Any]:
         "rank": state["rank"],
         "world_size": state["world_size"],
         "epoch": state["epoch"],
+        "ended": state["ended"],
         "num_samples": num_samples,
         "held": num_held,
         "pending": pending,

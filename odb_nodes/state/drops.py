@@ -41,9 +41,9 @@ class DropLog:
             self.details.append((view.index, detail[:500]))
 
     def to_state(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values; the counts are pairs, so that a state has the same keys at every moment."""
         return {
-            "counts": dict(self.counts),
+            "counts": [[reason, count] for reason, count in self.counts.items()],
             "digest": self.digest,
             "details": [[index, detail] for index, detail in self.details],
         }
@@ -57,9 +57,7 @@ class DropLog:
         """
         if not isinstance(state, dict) or set(state) != {"counts", "digest", "details"}:
             raise StateError("a drop log in the state must have counts, digest and details")
-        counts, details = state["counts"], state["details"]
-        if not isinstance(counts, dict) or not all(isinstance(reason, str) for reason in counts):
-            raise StateError("drop log 'counts' must be numbers by reason")
+        counts, details = _counts(state["counts"]), state["details"]
         if not isinstance(details, list) or not all(map(_is_detail, details)):
             raise StateError("drop log 'details' must be pairs of dataset index and text")
         log = DropLog()
@@ -67,6 +65,18 @@ class DropLog:
         log.digest = read_count(state, "digest", "drop log", below=1 << 64)
         log.details.extend((index, text) for index, text in details)
         return log
+
+
+def _counts(pairs: Any) -> dict[str, Any]:
+    """Counts by reason; a dict is what version 1 had."""
+    if isinstance(pairs, dict):
+        pairs = list(map(list, pairs.items()))
+    is_pairs = isinstance(pairs, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    )
+    if not is_pairs or len({reason for reason, _ in pairs}) < len(pairs):
+        raise StateError("drop log 'counts' must be pairs of a reason and a number")
+    return dict(pairs)
 
 
 def _is_detail(item: Any) -> bool:

@@ -20,7 +20,7 @@ from odb_nodes.state.description import (
     view_part,
 )
 from odb_nodes.state.drops import DropLog
-from odb_nodes.state.schema import State
+from odb_nodes.state.schema import AlignState, WindowState
 
 _MASK = (1 << 64) - 1
 _MOST_LISTED = 1 << 26  # positions that a change of world size may list: half a GiB
@@ -60,7 +60,7 @@ def reshard_states(states: Sequence[Any], world_size: int) -> list[Any]:
     return [replace_align_state(copy_plain(states[0]), new) for new in news]
 
 
-def _check_count(olds: list[State], dealt: list[ViewCursor]) -> None:
+def _check_count(olds: list[AlignState], dealt: list[ViewCursor]) -> None:
     left = sum(cursor.size for cursor in dealt)
     done = sum(Counters.from_state(state["counters"]).emitted for state in olds)
     done += sum(sum(count_drops(state).values()) for state in olds)
@@ -70,7 +70,7 @@ def _check_count(olds: list[State], dealt: list[ViewCursor]) -> None:
         )
 
 
-def _new_state(olds: list[State], cursor: ViewCursor) -> State:
+def _new_state(olds: list[AlignState], cursor: ViewCursor) -> AlignState:
     """The state of one new rank; rank 0 carries the sums of what all did before."""
     first, is_first = olds[0], cursor.rank == 0
     sums = Counters()
@@ -89,12 +89,16 @@ def _new_state(olds: list[State], cursor: ViewCursor) -> State:
     common = Counters.from_state(first["counters"])
     for name in ("steps", "rounds", "total_emitted"):
         setattr(sums, name, getattr(common, name))
-    view = {**view_part(first)[1]["view"], "cursor": cursor.to_state()}
-    source = {
-        "source": {"view": view, "drops": logs[1].to_state()},
+    mapper = view_part(first)[1]
+    view = {**mapper["view"], "cursor": cursor.to_state()}
+    source: WindowState = {
+        "source": {**mapper, "view": view, "drops": logs[1].to_state()},
         "held": b"",
         "drops": logs[0].to_state(),
+        "held_tokens": 0,
+        "held_loss_tokens": 0,
         "arrived": 0,
+        "arrived_digest": 0,
         "overlong": overlong,
         "filler": None,
         "filler_length": 0,
@@ -105,7 +109,8 @@ def _new_state(olds: list[State], cursor: ViewCursor) -> State:
         "rank": cursor.rank,
         "world_size": cursor.world_size,
         "counters": sums.to_state(),
-        "pending": {"refs": b"", "sizes": [], "totals": []},
+        "pending": {"refs": b"", "sizes": [], "totals": [], "own": []},
+        "ended": False,
         "source": source,
     }
 

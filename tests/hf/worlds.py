@@ -1,6 +1,5 @@
 """Worlds of ranks that have transformers and its friends imported already: a second to start."""
 
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,6 @@ LIMIT_S = 240.0
 def world(work: Callable[..., Any], size: int, *args: Any, may_die: Sequence[int] = ()) -> Any:
     """``work(rank, size, *args)`` on every rank, as torchrun would start it; their results."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the server starts
-    multiprocessing.set_forkserver_preload(PRELOADED)
     return run_ranks(
         _as_torchrun,
         size,
@@ -23,7 +21,7 @@ def world(work: Callable[..., Any], size: int, *args: Any, may_die: Sequence[int
         args,
         timeout_s=LIMIT_S,
         may_die=may_die,
-        start_method="forkserver",
+        preload=PRELOADED,
     )
 
 

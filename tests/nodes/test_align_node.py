@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from odb_nodes import AlignNode, GroupingNode, SampleMapper, SamplerView, odb_loader
+from odb_nodes.testing import InProcessWorld
 from tests.helpers import (
     SKEWED,
-    ThreadWorld,
     Tokens,
     positions,
     random_lengths,
@@ -30,7 +30,7 @@ def run_world(size: int, lengths: Sequence[int], passes: int = 1, **changes: Any
         with odb_loader(Tokens(lengths), **ranks, **settings) as loader:
             return [batch for _ in range(passes) for batch in loader]
 
-    return ThreadWorld(size).run(work)
+    return InProcessWorld(size).run(work)
 
 
 def everything(ranks: Sequence[Sequence[Any]]) -> list[int]:
@@ -89,7 +89,7 @@ def test_an_exchange_costs_the_same_few_bytes_whatever_the_world_and_the_window(
         node.shutdown()
         return transport.stats, steps
 
-    for stats, steps in ThreadWorld(size).run(work):
+    for stats, steps in InProcessWorld(size).run(work):
         assert stats.rounds > 1
         reports = stats.bytes - (24 * steps if totals else 0)
         assert reports == 72 * stats.rounds
@@ -177,7 +177,7 @@ def test_a_rank_without_a_share_idles_on_a_sample_of_another() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_rank_runs_the_same_collectives(policy: str) -> None:
-    world = ThreadWorld(4)
+    world = InProcessWorld(4)
 
     def work(rank: int, transport: Any) -> None:
         ranks = {"process_group": transport, "rank": rank, "world_size": 4}
@@ -206,7 +206,7 @@ def test_ranks_may_break_off_together_hundreds_of_times(prefetch: int) -> None:
                         break
             return list(loader)
 
-    assert everything(ThreadWorld(2).run(work)) == list(range(61))
+    assert everything(InProcessWorld(2).run(work)) == list(range(61))
 
 
 def test_no_round_holds_much_more_than_half_a_window_however_short_the_samples_are() -> None:
@@ -218,7 +218,7 @@ def test_no_round_holds_much_more_than_half_a_window_however_short_the_samples_a
         node = AlignNode(groups, process_group=transport)
         return [node.get_state()["pending"]["sizes"] for _ in node]
 
-    for sizes in ThreadWorld(2).run(work):
+    for sizes in InProcessWorld(2).run(work):
         assert sizes[0] == []  # the first step waits for no other
         while_open = sizes[: (num_samples // 2 - window) // group - 8]
         assert len(while_open) > 50
@@ -226,7 +226,7 @@ def test_no_round_holds_much_more_than_half_a_window_however_short_the_samples_a
 
 
 def test_nothing_is_exchanged_once_a_pass_was_left() -> None:
-    transport = ThreadWorld(1).transports[0]
+    transport = InProcessWorld(1).transports[0]
     groups = GroupingNode(SampleMapper(SamplerView(50), Tokens(random_lengths(50))), 40, window=4)
     node = AlignNode(groups, steps_per_round=1, process_group=transport)
     next(node)

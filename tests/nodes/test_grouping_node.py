@@ -8,7 +8,8 @@ from torchdata.nodes import IterableWrapper
 
 from odb_nodes import GroupingNode, SampleError, SampleMapper, SamplerView, describe_state
 from odb_nodes import odb_loader as build_loader
-from tests.helpers import ThreadWorld, Tokens, positions, random_lengths
+from odb_nodes.testing import InProcessWorld
+from tests.helpers import Tokens, positions, random_lengths
 
 BUDGET = 64
 
@@ -115,7 +116,7 @@ def test_whatever_is_dropped_ranks_stay_in_step_and_every_sample_is_accounted_fo
             batches = list(loader)
             return batches, describe_state(loader.state_dict())["dropped"]
 
-    ranks = ThreadWorld(3).run(work)
+    ranks = InProcessWorld(3).run(work)
     assert len({len(batches) for batches, _ in ranks}) == 1
     seen = sum(len(positions(batches)) for batches, _ in ranks)
     dropped = {

@@ -21,7 +21,8 @@ from odb_nodes import (
     reshard_states,
     verify_states,
 )
-from tests.helpers import ThreadTransport, Tokens, random_lengths
+from odb_nodes.testing import InProcessTransport
+from tests.helpers import Tokens, random_lengths
 
 HISTORIES = int(os.environ.get("ODB_HISTORIES", "160"))  # thousands take minutes
 
@@ -34,23 +35,24 @@ class Relay:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.transports = [ThreadTransport(self, rank) for rank in range(size)]  # type: ignore[arg-type]
+        self.meeting = self
+        self.transports = [InProcessTransport(self, rank) for rank in range(size)]  # type: ignore[arg-type]
         self._turn = [threading.Lock() for _ in range(size)]
         self._alive = set(range(size))
-        self._values: dict[int, list[Any]] = {}  # by number of the collective
+        self._values: dict[int, dict[int, Any]] = {}  # by number of the collective
         self._count = [0] * size
 
-    def gather(self, rank: int, value: Any) -> list[Any]:
+    def meet(self, rank: int, shown: tuple[str, Any], what: str) -> list[Any]:
         number = self._count[rank]
         self._count[rank] += 1
-        values = self._values.setdefault(number, [])
-        values.append(value)
+        values = self._values.setdefault(number, {})
+        values[rank] = shown
         if len(values) < self.size:
             self._pass_on(rank)
         assert len(values) == self.size, f"rank {rank} waits for ranks that are gone"
-        assert len({kind for kind, _ in values}) == 1, f"different collectives: {values}"
+        assert len({kind for kind, _ in values.values()}) == 1, f"different collectives: {values}"
         self._values.pop(number - 1, None)
-        return [found for _, found in values]
+        return [values[r][1] for r in range(self.size)]
 
     def _pass_on(self, rank: int) -> None:
         after = [r for r in self._alive if r > rank]
@@ -111,7 +113,7 @@ class History:
             GroupingNode(samples, self.budget, window=self.window),
             process_group=transport,
             join=self.join,
-            policy=self.policy,  # type: ignore[arg-type]
+            policy=self.policy,
             sample_quota=self.quota,
             steps_per_round=self.per_round,
             idle=rng.choice(["emit"]),
@@ -270,7 +272,7 @@ def test_resharding_changes_no_old_state_and_shares_nothing_with_it() -> None:
     before = copy.deepcopy(states)
     new = reshard_states(states, 2)
     new[0]["counters"]["steps"] = 1000
-    new[0]["source"]["drops"]["counts"]["x"] = 1
+    new[0]["source"]["drops"]["counts"].append(["x", 1])
     new[0]["settings"]["window"] = 1
     assert states == before
     assert new[1]["settings"] == states[0]["settings"]

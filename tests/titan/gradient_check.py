@@ -69,9 +69,10 @@ class CheckedTrainer(OdbTrainer):
         model.init_weights(buffer_device=None)
         model.double()  # first: the weights may be float64
         model.load_state_dict(weights, strict=False)
+        loader: Any = self.dataloader
         total = 0
         for index in indices:
-            sample = self.dataloader.encoder(self.dataloader.rows[index])
+            sample = loader.encoder(loader.rows[index])
             ids, labels = (torch.from_numpy(sample[key]) for key in ("input_ids", "labels"))
             masks = {}
             if self.config.data.odb.layout == "packed":

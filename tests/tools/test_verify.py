@@ -31,6 +31,7 @@ def find(policies: tuple[str, ...] = ("tumbling", "sliding")) -> str | None:
     return explore(scope, scope.settings()).violation
 
 
+@pytest.mark.slow
 def test_the_protocol_passes_in_the_scope_in_which_the_mutants_fail() -> None:
     outcome = explore(SMALL, SMALL.settings())
     assert outcome.violation is None
@@ -225,6 +226,7 @@ def test_a_counterexample_is_the_smallest_and_tells_the_story(monkeypatch: Patch
     assert "G6" in last
 
 
+@pytest.mark.slow
 def test_the_quick_check_passes_and_sees_a_hundred_thousand_states() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.verify"], cwd=ROOT, capture_output=True, text=True
