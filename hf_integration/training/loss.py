@@ -21,13 +21,17 @@ def needs_weights(trainer: Any) -> bool:
         return False
     if trainer.label_smoother is not None:
         return True  # versions before 5.15 take a mean, whatever the model takes
-    return not trainer.model_accepts_loss_kwargs or _adds_router_loss(trainer)
+    return not trainer.model_accepts_loss_kwargs or _gives_a_mean(trainer)
 
 
-def _adds_router_loss(trainer: Any) -> bool:
+def _gives_a_mean(trainer: Any) -> bool:
+    """Whether the model takes ``num_items_in_batch`` without using it for all of its loss."""
+    config = getattr(unwrapped(trainer), "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        return True
     if hasattr(trainer, "aux_loss_enabled"):
-        return False  # TRL takes it out of the model's loss and averages it itself
-    return bool(getattr(getattr(unwrapped(trainer), "config", None), "output_router_logits", False))
+        return False  # TRL takes the router loss out of the model's and averages it itself
+    return bool(getattr(config, "output_router_logits", False))
 
 
 def weight_factor(trainer: Any) -> int:
