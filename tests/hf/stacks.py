@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers import PreTrainedTokenizerFast, Trainer
 from trl import SFTConfig, SFTTrainer
 
 from hf_integration import OdbTrainerMixin
-from hf_integration.upstream import TrainerCallback
+from hf_integration.upstream import TrainerCallback, jit_callback
 from tests.hf import tiny
 from tests.hf.gradients import odb
 
@@ -145,6 +146,32 @@ def run(
     summary = json.loads((folder / "out" / "odb_summary.json").read_text())
     model = trainer.accelerator.unwrap_model(trainer.model)
     return tiny.fingerprint(model), summary["resumed_from"], trainer.state.global_step
+
+
+class Signals(TrainerCallback):
+    """SIGTERM to this rank at a step; waits until the Trainer's handler has noticed."""
+
+    def __init__(self, signals: Any, step: int) -> None:
+        self.signals, self.step = signals, step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step + 1 == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not self.signals.jit_manager.is_checkpoint_requested:
+                time.sleep(0.01)
+
+
+def stopped(rank: int, size: int, folder: Path, part: str) -> int:
+    """A run of which rank 1 gets a signal within step 3; returns the step at which it stopped."""
+    trainer = build("Trainer", folder / "out", save_steps=100, enable_jit_checkpoint=True)
+    trainer.audit = folder / part
+    trainer.audit.mkdir(parents=True, exist_ok=True)
+    signals = jit_callback(trainer)
+    signals.jit_manager.kill_wait = 0
+    if rank == 1:
+        trainer.add_callback(Signals(signals, 3))
+    trainer.train()
+    return int(trainer.state.global_step)
 
 
 def audit(folder: Path, part: str, last_step: int | None = None) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hf.stacks import NUM_ROWS, audit, run
+from tests.hf.stacks import NUM_ROWS, audit, run, stopped
 from tests.hf.worlds import world
 
 EVERY_SAMPLE_ONCE = [(epoch, position) for epoch in range(2) for position in range(NUM_ROWS)]
@@ -39,3 +39,11 @@ def test_a_run_goes_on_with_one_rank_and_then_with_three(tmp_path: Path) -> None
     assert len({weights for weights, _, _ in ends}) == 1
     seen = audit(tmp_path, "two", 2) + audit(tmp_path, "one", 4) + audit(tmp_path, "three")
     assert sorted(seen) == EVERY_SAMPLE_ONCE
+
+
+def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None:
+    steps = world(stopped, 2, tmp_path, "first")
+    assert steps[0] == steps[1] == 3
+    ends = world(run, 2, "Trainer", tmp_path, "again", None, {})
+    assert ends[0][1] == 3
+    assert sorted(audit(tmp_path, "first", 3) + audit(tmp_path, "again")) == EVERY_SAMPLE_ONCE
