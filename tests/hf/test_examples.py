@@ -34,7 +34,12 @@ def write_rows(path: Path) -> None:
 
 
 def options(folder: Path, **changes: Any) -> argparse.Namespace:
-    numbers = {"token_budget": 512, "epochs": 2, "accumulation": ACCUMULATION, "save_every": 1}
+    numbers: dict[str, Any] = {
+        "token_budget": 512,
+        "epochs": 2,
+        "accumulation": ACCUMULATION,
+        "save_every": 1,
+    }
     paths = {"data": folder / "rows.jsonl", "folder": folder}
     return argparse.Namespace(
         **{**numbers, **paths, "max_steps": 0, "rate": RATE, "devices": 2, **changes}
@@ -50,7 +55,8 @@ def train(rank: int, size: int, folder: Path, max_steps: int) -> dict[str, dict[
     small()
     weights = {}
     for recipe in RECIPES:
-        args = options(folder, folder=folder / recipe, max_steps=max_steps)
+        args = options(folder, max_steps=max_steps)
+        args.folder = folder / recipe
         model = importlib.import_module(f"examples.{recipe}").train(args)
         weights[recipe] = {name: _whole(w) for name, w in model.state_dict().items()}
     return weights
