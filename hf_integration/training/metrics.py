@@ -1,8 +1,7 @@
 """What a person sees of a run beside the Trainer's own metrics, the same as with torchtitan."""
 
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,13 +12,12 @@ from titan_integration.data.totals import DROP_REASONS, Totals
 _MEANS = ("exchange_wait_s", "data_wait_s", "window_fill")  # over ranks; the others are sums
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """Counters at one moment; metrics are differences of two."""
+class Snapshot(NamedTuple):
+    """Counters at one moment; metrics are differences of two. Times are in seconds."""
 
-    time_s: float
     step: int
     totals: Totals
+    time_s: float
     exchange_wait_s: float
     data_wait_s: float
 

@@ -18,14 +18,9 @@ KINDS = ("torch.save", "dcp", "accelerate")
 
 
 def build(rank: int, size: int) -> OdbLoader:
-    return odb_loader(
-        Tokens(random_lengths(COUNT)),
-        token_budget=256,
-        window=16,
-        rank=rank,
-        world_size=size,
-        process_group=dist.new_group(backend="gloo") if size > 1 else None,
-    )
+    group = dist.new_group(backend="gloo") if size > 1 else None
+    ranks: Any = {"rank": rank, "world_size": size, "process_group": group}
+    return odb_loader(Tokens(random_lengths(COUNT)), token_budget=256, window=16, **ranks)
 
 
 def save(kind: str, shared: SharedState, folder: Path) -> None:
