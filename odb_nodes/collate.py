@@ -61,31 +61,14 @@ class PadCollate:
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate; keys of the result are the keys of the samples, and "positions" if asked."""
-        keys = list(samples[0])
-        padded = [key for key in self.pad if key in samples[0]]
-        columns = {key: [_row(sample, key, keys) for sample in samples] for key in padded}
-        lengths = self._lengths(columns)
+        columns, others, lengths = read_columns(samples, self.pad)
         batch: dict[str, Any] = {
             key: self._join(rows, lengths, self.pad[key]) for key, rows in columns.items()
         }
-        for key in keys:
-            if key not in columns:
-                batch[key] = [_value(sample, key, keys) for sample in samples]
+        batch |= others
         if self.positions:
             batch["positions"] = self._positions(lengths)
         return batch
-
-    def _lengths(self, columns: dict[str, list[npt.NDArray[Any]]]) -> list[int]:
-        if not columns:
-            raise SampleError(f"no key to pad: a sample needs one of {sorted(self.pad)}")
-        lengths = {key: [len(row) for row in rows] for key, rows in columns.items()}
-        first_key, first = next(iter(lengths.items()))
-        for key, others in lengths.items():
-            if others != first:
-                raise SampleError(
-                    f"{key!r} and {first_key!r} of a sample differ in length: {others} and {first}"
-                )
-        return first
 
     def _join(
         self, rows: list[npt.NDArray[Any]], lengths: list[int], value: int | float
@@ -109,6 +92,42 @@ class PadCollate:
         for line, length in zip(out, lengths, strict=True):
             line[length:] -= length
         return torch.from_numpy(out)
+
+
+def read_columns(
+    samples: Sequence[Mapping[str, Any]], pad: Mapping[str, Any]
+) -> tuple[dict[str, list[npt.NDArray[Any]]], dict[str, list[Any]], list[int]]:
+    """The values of samples by key.
+
+    Args:
+        samples: At least one.
+        pad: Its keys are those with a value per token.
+    Returns:
+        The arrays of the keys in ``pad``, the values of all others, and the samples' lengths.
+    Raises:
+        SampleError: A sample lacks a key that others have, or its lengths differ.
+    """
+    keys = list(samples[0])
+    columns = {
+        key: [_row(sample, key, keys) for sample in samples] for key in pad if key in samples[0]
+    }
+    others = {
+        key: [_value(sample, key, keys) for sample in samples] for key in keys if key not in columns
+    }
+    return columns, others, _lengths(columns, pad)
+
+
+def _lengths(columns: dict[str, list[npt.NDArray[Any]]], pad: Mapping[str, Any]) -> list[int]:
+    if not columns:
+        raise SampleError(f"no key to pad: a sample needs one of {sorted(pad)}")
+    lengths = {key: [len(row) for row in rows] for key, rows in columns.items()}
+    first_key, first = next(iter(lengths.items()))
+    for key, others in lengths.items():
+        if others != first:
+            raise SampleError(
+                f"{key!r} and {first_key!r} of a sample differ in length: {others} and {first}"
+            )
+    return first
 
 
 def _value(sample: Mapping[str, Any], key: str, keys: list[str]) -> Any:

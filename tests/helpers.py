@@ -52,9 +52,13 @@ def same_batches(left: Sequence[Any], right: Sequence[Any]) -> bool:
         return False
     return all(
         a.tensors.keys() == b.tensors.keys()
-        and all(a.tensors[key].equal(b.tensors[key]) for key in a.tensors)
+        and all(_equal(a.tensors[key], b.tensors[key]) for key in a.tensors)
         for a, b in zip(left, right, strict=True)
     )
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return bool(left.equal(right) if hasattr(left, "equal") else left == right)
 
 
 def run_loaders(

@@ -13,7 +13,6 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@dataclass(frozen=True)
-class Installed:
-    """An environment with the wheel in it."""
+class Environment:
+    """An environment with nothing but one distribution, and the lent packages."""
 
-    folder: Path
-    wheel: Path
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+        [packages] = folder.glob("lib/python*/site-packages")
+        (packages / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+        pip += ["--disable-pip-version-check", "install", "-q", "--no-deps", "--no-index"]
+        pip += ["--ignore-installed"]  # what is lent may hold a checkout of the same version
+        subprocess.run([*pip, *options], check=True)
 
     def run(self, command: str, *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment as a user would, who has no PYTHONPATH."""
@@ -53,36 +58,36 @@ class Installed:
         return done.stdout
 
 
-def built(folder: Path) -> Path:
-    """The wheel, by the sdist, of a copy of what is here."""
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is here, which building may write to."""
+    folder = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         if (ROOT / name).exists():
             ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in FILES:
         shutil.copy(ROOT / name, folder)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    [wheel] = (folder / "dist").glob("*.whl")
-    return wheel
+    return folder
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    wheel = built(tmp_path_factory.mktemp("source"))
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    python = str(folder / "bin" / "python")
-    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True)
-    [packages] = folder.glob("lib/python*/site-packages")
-    (packages / "lent.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    return Installed(folder, wheel)
+def wheel(source: Path) -> Path:
+    """Built from the sdist, so that it shows that all is in there too."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist"]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = (source / "dist").glob("*.whl")
+    return built
 
 
-def test_a_wheel_claims_our_names_only(installed: Installed) -> None:
-    files = zipfile.ZipFile(installed.wheel).namelist()
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("environment"), str(wheel))
+
+
+def test_a_wheel_claims_our_names_only(wheel: Path) -> None:
+    files = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in files}
     ours = {name for name in SOURCES[:3] if (ROOT / name).exists()}
     assert {name for name in tops if not name.endswith(".dist-info")} == ours
@@ -93,11 +98,11 @@ def test_a_wheel_claims_our_names_only(installed: Installed) -> None:
     assert {f"{name}/py.typed" for name in ours} <= set(files)
 
 
-def test_the_version_is_that_of_the_library(installed: Installed) -> None:
-    assert f"odb_nodes-{odb_nodes.__version__}-" in installed.wheel.name
+def test_the_version_is_that_of_the_library(wheel: Path) -> None:
+    assert f"odb_nodes-{odb_nodes.__version__}-" in wheel.name
 
 
-def test_an_installed_wheel_loads_batches(installed: Installed, tmp_path: Path) -> None:
+def test_an_installed_wheel_loads_batches(installed: Environment, tmp_path: Path) -> None:
     code = """
 import importlib.metadata, importlib.util, odb_nodes
 from odb_nodes import odb_loader
@@ -114,7 +119,7 @@ print([name for name in ("configs", "tools", "tests") if importlib.util.find_spe
 
 
 def test_the_full_size_configurations_are_in_the_wheel(
-    installed: Installed, tmp_path: Path
+    installed: Environment, tmp_path: Path
 ) -> None:
     code = """
 from titan_integration.configs import llama3, qwen3
@@ -126,7 +131,7 @@ for make in (llama3.llama3_8b_sft, qwen3.qwen3_8b_sft):
 
 @pytest.mark.parametrize("command", sorted(PROJECT["scripts"]))
 def test_a_command_on_the_path_says_how_it_is_used(
-    installed: Installed, tmp_path: Path, command: str
+    installed: Environment, tmp_path: Path, command: str
 ) -> None:
     done = installed.run(command, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -134,7 +139,7 @@ def test_a_command_on_the_path_says_how_it_is_used(
 
 
 def test_a_command_on_the_path_trains_a_configuration_of_ones_own(
-    installed: Installed, tmp_path: Path
+    installed: Environment, tmp_path: Path
 ) -> None:
     """From a module in the current folder, which builds on the installed configurations."""
     rows = tmp_path / "rows.jsonl"
@@ -146,3 +151,17 @@ def test_a_command_on_the_path_trains_a_configuration_of_ones_own(
     done = installed.run("odb-train", *args, "--data.epochs", "0", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: data.epochs must be at least 1")
+
+
+def test_an_editable_install_reads_the_checkout(
+    source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    options = ("--no-build-isolation", "--editable", str(source))
+    environment = Environment(tmp_path_factory.mktemp("editable"), *options)
+    code = """
+import configs.llama3, odb_nodes, titan_integration.configs.llama3
+for module in (odb_nodes, configs.llama3, titan_integration.configs.llama3):
+    print(module.__file__)
+"""
+    for path in environment.evaluate(code, source).splitlines():
+        assert Path(path).is_relative_to(source)

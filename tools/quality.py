@@ -194,14 +194,15 @@ def held_out_loss(model: Any) -> float:
 
 def _held_out_batches() -> Iterator[dict[str, Any]]:
     from odb_nodes import PadCollate, odb_loader
-    from titan_integration.data.encoding import Encoder
+    from titan_integration.data.encoding.encoder import Encoder, Encoding
     from titan_integration.data.inputs.open import Inputs
+    from titan_integration.data.sources.index import SampleIndex
 
     rows = Inputs(paths=[str(CORPUS / "heldout.jsonl")]).open()
-    encoder = Encoder(_tokenizer(), max_len=TOKENS, too_long="drop")
+    encoder = Encoder(_tokenizer(), Encoding(max_len=TOKENS, too_long="drop"))
     collate = PadCollate(positions=True)
     budget: dict[str, Any] = {"token_budget": 2 * TOKENS, "window": 512, "prefetch": 0}
-    with odb_loader(rows, encoder, shuffle=False, collate=collate, **budget) as loader:
+    with odb_loader(SampleIndex(rows), encoder, shuffle=False, collate=collate, **budget) as loader:
         for batch in loader:
             yield batch.tensors
 

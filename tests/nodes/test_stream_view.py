@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import datasets  # type: ignore[import-untyped]
+import datasets
 import numpy as np
 import pytest
 import torch

@@ -105,7 +105,7 @@ def test_a_node_resets_itself_before_its_first_item_and_state() -> None:
 
 @pytest.mark.usefixtures("all_threads_end")
 def test_a_prefetcher_reads_in_a_thread_that_can_be_found_told_and_joined() -> None:
-    node = Prefetcher(Mapper(numbers(), same), prefetch_factor=2)
+    node: Any = Prefetcher(Mapper(numbers(), same), prefetch_factor=2)
     (reader,) = upstream.readers(started(node), node.source.source)
     assert reader is node._it
     assert reader._thread.is_alive()

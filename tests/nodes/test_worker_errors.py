@@ -206,7 +206,7 @@ def test_a_result_that_cannot_travel_is_an_error_of_its_sample_alone(make: Any) 
             SamplerView(COUNT),
             Tokens([3] * COUNT),
             transform,
-            on_error=on_error,  # type: ignore[arg-type]
+            on_error=on_error,
             **WORKERS["processes"],
         )
         if on_error == "raise":

@@ -77,7 +77,7 @@ def test_a_worker_process_that_dies_while_a_state_is_loaded_is_an_error_too() ->
     with build(prefetch=0, window=100) as loader:
         next(iter(loader))
         state = loader.state_dict()
-    workers = {"num_workers": 1, "worker_method": "process", "multiprocessing_context": "fork"}
+    workers: Any = {"num_workers": 1, "worker_method": "process", "multiprocessing_context": "fork"}
     with build(transform=kill_worker, window=100, **workers) as loader:
         loader.load_state_dict(state)
         with pytest.raises(WorkerDiedError):
@@ -89,7 +89,7 @@ def test_every_start_method_gives_the_same_batches(context: str) -> None:
     with build() as loader:
         expected = list(loader), list(loader)
     num_workers = 2 if context == "fork" else 1  # the others import torch in every worker
-    workers = {"worker_method": "process", "multiprocessing_context": context}
+    workers: Any = {"worker_method": "process", "multiprocessing_context": context}
     with build(num_workers=num_workers, **workers) as loader:
         assert same_batches(list(loader), expected[0])
         if context == "fork":
@@ -117,11 +117,15 @@ def test_no_workers_means_no_worker_processes() -> None:
 def test_loaders_that_are_alive_at_once_do_not_disturb_each_other() -> None:
     with build() as loader:
         expected = list(loader)
-    processes = {"num_workers": 1, "worker_method": "process", "multiprocessing_context": "fork"}
+    forks: Any = {
+        "num_workers": 1,
+        "worker_method": "process",
+        "multiprocessing_context": "fork",
+    }
     with (
         build(num_workers=2) as threads,
         build(num_workers=2) as twin,
-        build(**processes) as forked,
+        build(**forks) as forked,
     ):
         mixed = list(zip(threads, twin, forked, strict=True))
     for column in zip(*mixed, strict=True):
@@ -131,7 +135,7 @@ def test_loaders_that_are_alive_at_once_do_not_disturb_each_other() -> None:
 @pytest.mark.parametrize("method", ["thread", "process"])
 @pytest.mark.usefixtures("nothing_left")
 def test_breaking_off_and_iterating_again_leaves_nothing_behind(method: str) -> None:
-    workers = {"num_workers": 2, "worker_method": method, "multiprocessing_context": "fork"}
+    workers: Any = {"num_workers": 2, "worker_method": method, "multiprocessing_context": "fork"}
     with build(**workers) as loader:
         before, most = len(children_of(os.getpid())), 0
         for epoch in range(8):
@@ -401,9 +405,12 @@ def test_settings_of_workers_that_cannot_be_are_refused(changes: Any, words: str
 
 
 def test_what_spawned_workers_cannot_be_given_is_refused_with_what_to_do() -> None:
-    workers = {"num_workers": 1, "worker_method": "process", "multiprocessing_context": "spawn"}
+    spawned: Any = {
+        "worker_method": "process",
+        "multiprocessing_context": "spawn",
+    }
     with (
-        build(transform=lambda row: row, **workers) as loader,
+        build(transform=lambda row: row, num_workers=1, **spawned) as loader,
         pytest.raises(Exception, match=r"pickle|local") as raised,
     ):
         list(loader)

@@ -72,7 +72,7 @@ class CheckedTrainer(OdbTrainer):
         loader: Any = self.dataloader
         total = 0
         for index in indices:
-            sample = loader.encoder(loader.rows[index])
+            sample = loader.encoder(loader.samples[index])
             ids, labels = (torch.from_numpy(sample[key]) for key in ("input_ids", "labels"))
             masks = {}
             if self.config.data.odb.layout == "packed":

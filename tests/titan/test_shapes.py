@@ -41,7 +41,7 @@ def test_padded_batches_stay_in_the_budget_and_in_the_buckets(
         if loader.info.num_samples > 1:
             assert labels.numel() <= BUDGET
     loader.close()
-    samples: list[Any] = [loader.encoder(row) for row in loader.rows]
+    samples: list[Any] = [loader.encoder(loader.samples[i]) for i in range(len(loader.samples))]
     real = sum(len(sample["input_ids"]) for sample in samples)
     assert loader.totals.tokens == real < loader.totals.padded_tokens
     assert loader.totals.samples == len(loader.rows)

@@ -73,5 +73,8 @@ def _draw_windows(axes: Any, epochs: Sequence[Epoch]) -> None:
             marker="o",
             label=f"{budget:,} tokens",
         )
+    windows = sorted({epoch.window for epoch in epochs if epoch.window})
     axes.set(xscale="log", xlabel="window, samples per GPU", title="useful work of ours, %")
+    axes.set_xticks(windows, [f"{window:,}" for window in windows])
+    axes.minorticks_off()
     axes.legend()

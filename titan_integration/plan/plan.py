@@ -1,6 +1,6 @@
 """The plan: every way to batch on a sample of the lengths, and the budget to take."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -93,6 +93,18 @@ def simulate(histogram: Mapping[int, int], question: Question) -> Iterator[Epoch
             yield _scaled(epoch, total, question)
 
 
+def num_epochs(question: Question) -> int:
+    """How many epochs ``simulate`` gives."""
+    return len(question.budgets) * (3 + len(question.windows))
+
+
+def pick_window(epochs: Sequence[Epoch], budget: int) -> int:
+    """The smallest window that wastes at most a hundredth more of the work than the best does."""
+    ours = [epoch for epoch in epochs if epoch.method == OURS and epoch.budget == budget]
+    best = max(epoch.efficiency for epoch in ours)
+    return min(epoch.window for epoch in ours if epoch.efficiency >= best - 0.01)
+
+
 def _scaled(epoch: Epoch, total: int, question: Question) -> Epoch:
     """The simulated epoch for all samples and all GPUs."""
     factor = total / max(1, epoch.samples)
@@ -120,13 +132,16 @@ def recommend(fits: int | None, histogram: Mapping[int, int], gpus: int) -> tupl
     useful = max(ROUND_TO, tokens // (gpus * FEWEST_STEPS) // ROUND_TO * ROUND_TO)
     least = -(-longest // ROUND_TO) * ROUND_TO
     if fits is None:
-        budget = max(least, min(useful, 4 * least))
-        return budget, "four of the longest samples; give --memory_gb and a model to know more"
+        fits, what = 4 * least, "four of the longest samples (--memory_gb and a model tell more)"
+    else:
+        what = "what the memory takes"
     if fits < least:
         return fits, (
             f"what the memory takes, less than the longest sample of {longest:,} tokens, which "
             "then is a batch of its own: cut or drop such, or take more GPUs or recomputation"
         )
+    if useful < least:
+        return least, f"the longest sample; fewer than {FEWEST_STEPS} steps per epoch are left"
     if useful < fits:
-        return max(least, useful), f"less than would fit ({fits:,}), for {FEWEST_STEPS} steps"
-    return fits, "what the memory takes"
+        return useful, f"for {FEWEST_STEPS} steps per epoch; at most it is {what}"
+    return fits, what

@@ -1,6 +1,7 @@
 """``odb_summary.json``: what a finished run trained on, and whether it was all there was."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,7 +50,9 @@ class Summary:
         """Write to ``folder``; returns the file."""
         path = Path(folder) / FILE_NAME
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="ascii")
+        new = path.with_name(f".{FILE_NAME}")  # a full disk must not take the old one
+        new.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="ascii")
+        os.replace(new, path)
         return path
 
     def line(self) -> str:

@@ -1,6 +1,7 @@
 """What torchtitan 0.3 cannot do with batches of changing shape: refused before it starts."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
@@ -21,6 +22,8 @@ from titan_integration.upstream import (
     Trainer,
 )
 
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
+SAVED = ("dataloader", "optimizer", "lr_scheduler", "train_state")  # and the model's weights
 FLEX_BLOCK = 128  # tokens; flex_attention's kernels work on blocks of them
 BOUNDED_DISPATCHERS = (
     DeepEPTokenDispatcher.Config,
@@ -45,6 +48,21 @@ def length_multiple(config: Trainer.Config, wanted: int) -> int:
     return math.lcm(*needs)
 
 
+def check_tokenizer_folder(folder: str) -> None:
+    """Raise UserError unless there is a tokenizer in the folder."""
+    path = Path(folder)
+    why = ""
+    if not path.is_dir():
+        why = ", which is no folder" if path.exists() else ", which is not there"
+    elif not any((path / name).is_file() for name in TOKENIZER_FILES):
+        why = f", which has none of {', '.join(TOKENIZER_FILES)}"
+    if why:
+        raise UserError(
+            f"hf_assets_path must be a folder with a tokenizer, got {folder!r}{why}; set "
+            "--hf_assets_path"
+        )
+
+
 def check_supported(config: Trainer.Config, data: DataConfig) -> None:
     """Raise UserError, with the remedy, on a configuration that cannot run."""
     if not data.has_rows:
@@ -55,6 +73,7 @@ def check_supported(config: Trainer.Config, data: DataConfig) -> None:
             f"training.seq_len must be at most {longest} (the model's longest sequence), got "
             f"{config.training.seq_len}; set --training.seq_len {longest}"
         )
+    _check_excluded(config)
     _check_validation(config, data)
     if not data.odb.enable:
         if config.training.steps == UNLIMITED_STEPS:
@@ -77,6 +96,14 @@ def _check_schedule(config: Trainer.Config, data: DataConfig) -> None:
             "does not say: set --data.sample_quota, or --lr_scheduler.unit steps with "
             "--training.steps"
         )
+
+
+def _check_excluded(config: Trainer.Config) -> None:
+    for name in config.checkpoint.exclude_from_loading:
+        if name not in SAVED:
+            raise UserError(
+                f"checkpoint.exclude_from_loading must be of {', '.join(SAVED)}, got {name!r}"
+            )
 
 
 def _check_validation(config: Trainer.Config, data: DataConfig) -> None:

@@ -16,11 +16,13 @@ STABLE = (
 # As Qwen3: reasoning is written for answers after the last question only.
 THINKING = """
 {%- set ns = namespace(last=-1) %}
-{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}{% if m.role == 'user' %}
+{%- set ns.last = loop.index0 %}{% endif %}{% endfor %}
 {%- for m in messages %}
     {%- set text = m.content.split('</think>')[-1] %}
     {%- if m.role == 'assistant' and loop.index0 > ns.last %}
-        {{- '<|assistant|><think>' + (m.reasoning_content or '') + '</think>' + text + '<|end|>\n' }}
+        {{- '<|assistant|><think>' + (m.reasoning_content or '') + '</think>' }}
+        {{- text + '<|end|>\n' }}
     {%- else %}
         {{- '<|' + m.role + '|>' + text + '<|end|>\n' }}
     {%- endif %}

@@ -33,7 +33,7 @@ def streamed(path: str, tokenizer: Path, **odb: Any) -> OdbStreamLoader:
     )
     config = OdbStreamLoader.Config(data=data)
     hf: HuggingFaceTokenizer = ChatTokenizer(tokenizer_path=str(tokenizer))
-    return config.build(dp_world_size=1, dp_rank=0, tokenizer=hf, seq_len=4096)
+    return OdbStreamLoader(config, dp_world_size=1, dp_rank=0, tokenizer=hf, seq_len=4096)
 
 
 def taken(loader: OdbStreamLoader, batches: Iterator[Any], count: int) -> Batches:

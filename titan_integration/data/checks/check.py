@@ -18,7 +18,7 @@ from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.examine import Examiner, Findings
 from titan_integration.data.checks.report import Report
 from titan_integration.data.encoding.encoder import Encoder
-from titan_integration.data.index import counts_of
+from titan_integration.data.sources.index import counts_of
 from titan_integration.data.sources.table import Table
 from titan_integration.errors import UserError
 from titan_integration.process_groups import gather

@@ -46,8 +46,10 @@ class SpanTable(FileTable):
             raise UserError(f"{self.where(index)} {_reason(error)}") from error
 
     def where(self, index: int, /) -> str:
-        """``file:line``; the lines are counted now, from what lies between the rows if that
-        is enough, else by reading the file up to there.
+        """``file:line``.
+
+        The lines are counted now, from what lies between the rows if that is enough, else by
+        reading the file up to there.
         """
         offset = int(self.spans[check_index(index, len(self)), 0])
         if self.by_line:
