@@ -14,6 +14,7 @@ from typing import Any
 
 from odb_nodes.nodes.sample_mapper import SampleMapper
 from odb_nodes.nodes.sampler_view import SamplerView
+from titan_integration.data.encoding.answers import Rendered
 from titan_integration.data.encoding.encoder import Encoder, Encoding
 from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.formats.document import Reading, RowError
@@ -63,9 +64,8 @@ def _samples(encoder: Encoder, file: str, most: int) -> tuple[list[Item], list[s
             parts = encoder.plan(row).parts
         except RowError:
             continue
-        part: Any
         for number, part in enumerate(parts):
-            text = getattr(part, "text", None) or encoder.decode(part.ids)
+            text = part.text if isinstance(part, Rendered) else encoder.decode(part.ids.tolist())
             items.append((row, number))
             texts.append(text)
     step = max(1, len(items) // most)
