@@ -201,7 +201,8 @@ def _from_bytes(raw: Any, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor
 _Pickler.dispatch_table[torch.Tensor] = _reduce_tensor
 
 
-def _dumps(value: Any) -> bytes:
+def dumps(value: Any) -> bytes:
+    """Any value as bytes for another process, tensors as arrays."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
@@ -211,7 +212,7 @@ def _packed(outcome: Outcome) -> bytes:
     """All but the view, which the other side knows: as plain values it is read twice as fast."""
     error = outcome.error
     try:
-        packed = _dumps((outcome.data, outcome.length, error))
+        packed = dumps((outcome.data, outcome.length, error))
         if error is None or _travels(error, packed):
             return packed
         told = _trace(error)
@@ -220,7 +221,7 @@ def _packed(outcome: Outcome) -> bytes:
         if error is not None:
             told = _trace(error)
         told += f" while preparing dataset[{outcome.view.index}]"
-    return _dumps((None, 0, SampleError(told)))
+    return dumps((None, 0, SampleError(told)))
 
 
 def _travels(error: Exception, packed: bytes) -> bool:
