@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from configs.debug import DEBUG_VOCAB, debug_config
-from configs.models import with_dense_flex, with_sdpa
+from configs.models import with_dense_flex, with_documents, with_sdpa
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.training.trainer import OdbTrainer
 from titan_integration.training.with_odb import with_odb
@@ -38,13 +38,18 @@ def debug_flex() -> OdbTrainer.Config:
     return debug_config(with_dense_flex(small()))
 
 
+def debug_packed() -> OdbTrainer.Config:
+    """The same with attention per document: packed rows at the cost that they have on a GPU."""
+    return debug_config(with_documents(small()))
+
+
 def llama3_8b_sft() -> OdbTrainer.Config:
     """Full fine-tune of Llama 3.1 8B from its Hugging Face weights in ``hf_assets_path``."""
     config = with_odb(
         llama3_configs.llama3_8b(),
         model_spec=llama3_registry("8B", attn_backend="varlen"),
         optimizer=default_adamw(lr=1e-5),
-        data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384, layout="packed")),
+        data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384)),
     )
     config.checkpoint.initial_load_in_hf = True
     return config

@@ -32,8 +32,8 @@ class PendingState(TypedDict):
     """The steps of an agreed round that are not delivered yet.
 
     ``totals`` are samples, tokens and loss tokens of every step over all ranks, flat; where costs
-    are exchanged, each step's cost and the highest of a rank follow them. ``own`` are the tokens and
-    loss tokens of this rank, flat, or None where a state of version 1 had none.
+    are exchanged, each step's cost and the highest of a rank follow them. ``own`` are the tokens
+    and loss tokens of this rank, flat, or None where a state of version 1 had none.
     """
 
     refs: Refs

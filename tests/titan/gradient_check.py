@@ -74,7 +74,7 @@ class CheckedTrainer(OdbTrainer):
             sample = self.dataloader.encoder(self.dataloader.rows[index])
             ids, labels = (torch.from_numpy(sample[key]) for key in ("input_ids", "labels"))
             masks = {}
-            if self.config.data.odb.layout == "packed":
+            if self.dataloader.config.data.odb.layout == "packed":
                 positions = torch.arange(len(ids))[None]
                 masks = {"attention_masks": model.get_attention_masks(positions=positions)}
             logits = model(ids[None], **masks)[0]

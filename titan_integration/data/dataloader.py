@@ -10,6 +10,7 @@ import torch
 
 from odb_nodes import (
     OdbLoader,
+    PackCollate,
     PadCollate,
     Rounding,
     StateError,
@@ -24,6 +25,7 @@ from odb_nodes.types import OdbBatch, StepInfo
 from titan_integration.data.checks import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding import IGNORE_INDEX, Encoder
+from titan_integration.data.load import Load
 from titan_integration.data.rows import Rows
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
@@ -67,6 +69,9 @@ class OdbDataLoader(BaseDataLoader):
         infinite: bool = False
         """Of no effect; torchtitan's validator sets it."""
 
+        cost: tuple[float, float] = (1.0, 0.0)
+        """What the model makes of a token, and of a pair of tokens of one sample."""
+
         purpose: str = "train"
         """Loaders of different purposes exchange over different groups."""
 
@@ -93,7 +98,8 @@ class OdbDataLoader(BaseDataLoader):
         self.info: StepInfo | None = None
         self.exhausted = False
         self.shapes: set[torch.Size] = set()
-        self._filler: torch.Tensor | None = None  # a token to fill up the last step with
+        self.load = Load()
+        self._filler: tuple[torch.Tensor, torch.Tensor] | None = None  # ids and positions
 
     def check(self) -> None:
         """Check tokenizer and rows; all ranks together. Raises UserError, the same on all."""
@@ -135,10 +141,9 @@ class OdbDataLoader(BaseDataLoader):
     def filler(self) -> TitanBatch:
         """An IDLE batch, to fill up the accumulation that the data ends in."""
         assert self._filler is not None
-        tokens = self._filler
+        tokens, positions = self._filler
         self.totals.padded_tokens += tokens.numel()
         self.totals.idle_steps += 1
-        positions = torch.arange(tokens.shape[1]).expand_as(tokens)
         labels = torch.full_like(tokens, IGNORE_INDEX)
         return {"input": tokens, "positions": positions}, labels
 
@@ -188,11 +193,20 @@ class OdbDataLoader(BaseDataLoader):
         labels = batch.tensors["labels"]
         self.totals.add(batch.info, labels.numel())
         self.shapes.add(labels.shape)
-        self._filler = batch.tensors["input_ids"][:1, : self.config.pad_to_multiple_of].clone()
+        self.load.add(batch.info)
+        self._filler = self._fill_up_with(batch)
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
         self._note_end()
+
+    def _fill_up_with(self, batch: OdbBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens and positions of an IDLE batch: as few as can be, where shapes may change."""
+        tokens = batch.tensors["input_ids"]
+        if self.config.data.odb.shape == "fixed":
+            return tokens, batch.tensors[self._positions]
+        tokens = tokens[:1, : self.config.pad_to_multiple_of].clone()
+        return tokens, torch.arange(tokens.shape[1]).expand_as(tokens)
 
     def _note_end(self) -> None:
         data, totals = self.config.data, self.totals
@@ -202,7 +216,7 @@ class OdbDataLoader(BaseDataLoader):
 
     def _to_titan(self, batch: OdbBatch) -> TitanBatch:
         tensors = batch.tensors
-        inputs = {"input": tensors["input_ids"], "positions": tensors["positions"]}
+        inputs = {"input": tensors["input_ids"], "positions": tensors[self._positions]}
         return inputs, tensors["labels"]
 
     def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
@@ -216,7 +230,8 @@ class OdbDataLoader(BaseDataLoader):
     def _longest_batch(self) -> int:
         """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
         odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
-        most = odb.token_budget if odb.layout == "packed" else self.encoder.max_len
+        packed = odb.layout == "packed"
+        most = odb.token_budget // odb.rows if packed else self.encoder.max_len
         return -(-most // multiple) * multiple
 
     def _make_loader(self) -> OdbLoader:
@@ -231,6 +246,9 @@ class OdbDataLoader(BaseDataLoader):
             self.rows,
             self.encoder,
             token_budget=TokenBudget(odb.token_budget, rounding=None if packed else rounding),
+            layout="packed" if packed else "padded",
+            rows=odb.rows if packed else None,
+            cost=self.config.cost,
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -243,16 +261,28 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=PadCollate(
-                pad_to_multiple_of=rounding,
-                layout=odb.layout,
-                positions=True,
-            ),
+            collate=self._collate(rounding),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,
             timeout_s=odb.timeout_s,
         )
+
+    def _collate(self, rounding: Rounding) -> PadCollate | PackCollate:
+        odb = self.config.data.odb
+        if odb.layout != "packed":
+            return PadCollate(pad_to_multiple_of=rounding, positions=True)
+        return PackCollate(
+            odb.token_budget // odb.rows,
+            rows=odb.rows,
+            shape=odb.shape,
+            pad_to_multiple_of=rounding,
+            longest_padding=self.encoder.max_len,  # models check positions, of padding as well
+        )
+
+    @property
+    def _positions(self) -> str:
+        return "position_ids" if self.config.data.odb.layout == "packed" else "positions"
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.data.dataloader import NEW_DATA_REMEDY, OdbDataLoader, TitanBatch
 from titan_integration.data.stock import StockDataLoader
 from titan_integration.errors import UserError
+from titan_integration.training.batches import cost_of, describe_batches, layout_of
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.summary import Summary, coverage
@@ -84,7 +85,7 @@ class OdbTrainer(Trainer):
         def _odb_loader(self, data: DataConfig, purpose: str) -> OdbDataLoader.Config:
             model = self.model_spec.model if self.model_spec is not None else None
             return OdbDataLoader.Config(
-                data=data,
+                data=replace(data, odb=replace(data.odb, layout=layout_of(self, data))),
                 pad_to_multiple_of=length_multiple(self, data.odb.pad_to_multiple_of),
                 vocab_size=getattr(model, "vocab_size", None),
                 purpose=purpose,
@@ -93,6 +94,10 @@ class OdbTrainer(Trainer):
     config: Config
 
     def __init__(self, config: Config) -> None:
+        parts: list[Any] = [config.dataloader, config.validator.dataloader]
+        for part in parts:
+            if isinstance(part, OdbDataLoader.Config):
+                part.cost = cost_of(config, part.data)
         super().__init__(config)
         if self.device.type == "cpu":
             for module in self.model_parts:
@@ -175,6 +180,7 @@ class OdbTrainer(Trainer):
     def _prepare(self, odb: OdbDataLoader) -> None:
         odb.check()
         data = self.config.data
+        logger.info(describe_batches(self.config, data, odb.config))
         assert isinstance(self.lr_schedulers, SampleLRSchedulers)
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
@@ -205,7 +211,7 @@ class OdbTrainer(Trainer):
         """The step's microbatches; where the data ends among them, IDLE ones take the rest."""
         batches: list[TitanBatch] = []
         num_loss_tokens = total_loss_tokens = padding = 0
-        for _ in range(self.gradient_accumulation_steps):
+        for _ in range(self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches):
             if odb.exhausted:
                 batches.append(odb.filler())
                 padding += batches[-1][1].numel()
