@@ -161,6 +161,11 @@ class OdbTrainer(Trainer):
         """As torchtitan's; notes the loss where the step is logged."""
         loss = super().forward_backward_step(**kwargs)
         if self.odb is not None and self.meter.should_log(self.step):
+            if self.parallel_dims.pp_enabled:
+                # Only the last stage has the loss, the others have -1, and rank 0 logs.
+                loss = loss.detach().clone()
+                stages = self.parallel_dims.get_mesh("pp").get_group()
+                dist.all_reduce(loss, dist.ReduceOp.MAX, group=stages)
             self.meter.add_loss(loss.detach())
         return loss
 
