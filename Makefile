@@ -20,11 +20,11 @@ OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup corpus train lint test verify soak fuzz bench bench-quick quality clean
+.PHONY: help setup corpus train lint check test dist docs verify soak fuzz bench bench-quick quality clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
-	@echo '  variables: GPUS=n (train), TESTERS=n (test), ARGS="..." (passed on), PYTHON=... (setup)'
+	@echo '  variables: GPUS=n (train), TESTERS=n (check, test), ARGS="..." (passed on), PYTHON=... (setup)'
 
 setup: $(STAMP) ## create .venv and install everything; nothing is installed a second time
 
@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setup: 2/3 upgrading pip"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@echo "setup: 3/3 installing the packages of constraints.txt (torch takes minutes the first time)"
-	@$(BIN)/python -m pip install --constraint constraints.txt --editable '.[titan,dev,bench]'
+	@$(BIN)/python -m pip install --constraint constraints.txt --editable '.[titan,dev,bench,docs]'
 	@touch $@
 
 corpus: setup ## build the default training data, unless it is there
@@ -52,8 +52,20 @@ lint: setup ## check style, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+check: lint ## lint, then the fast tests: what to run again and again while working
+	$(BIN)/python -m pytest -n $(TESTERS) --ignore tests/titan --ignore tests/distributed \
+		-m "not slow" $(ARGS)
+
 test: lint ## lint, then run the whole test suite
 	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ARGS)
+
+dist: setup ## build wheel and sdist into dist/
+	@rm -rf build dist
+	$(BIN)/python -m build
+
+docs: setup ## build the documentation as a site, in outputs/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'docs: outputs/site/index.html; with search: $(BIN)/python -m http.server -d outputs/site'
 
 verify: setup ## check the guarantees exhaustively on small worlds
 	$(BIN)/python -m tools.verify --full $(ARGS)
@@ -83,6 +95,6 @@ $(REF_STAMP): constraints.txt
 quality: corpus ## compare the loss reached with and without dynamic batches
 	$(BIN)/python -m tools.quality $(ARGS)
 
-clean: ## remove caches and the default data; keeps .venv and the training runs
+clean: ## remove caches, packages and the default data; keeps .venv and the training runs
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(CORPUS)
 	find . -path './$(VENV)' -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

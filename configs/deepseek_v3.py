@@ -1,9 +1,10 @@
 """DeepSeek V3: a small mixture of experts for two CPU cores."""
 
-from configs.debug import DEBUG_VOCAB, debug_config
-from configs.models import with_layers, with_sdpa, with_vocab
 from titan_integration.training.trainer import OdbTrainer
 from titan_integration.upstream import deepseek_v3_registry
+
+from .debug import DEBUG_VOCAB, debug_config
+from .models import with_layers, with_sdpa, with_vocab
 
 
 def debug_odb() -> OdbTrainer.Config:

@@ -6,8 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from configs.debug import DEBUG_VOCAB, debug_config
-from configs.models import with_dense_flex, with_documents, with_sdpa
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.training.trainer import OdbTrainer
 from titan_integration.training.with_odb import with_odb
@@ -26,6 +24,9 @@ from titan_integration.upstream import (
     make_ffn_config,
     make_gqa_config,
 )
+
+from .debug import DEBUG_VOCAB, debug_config
+from .models import with_dense_flex, with_documents, with_sdpa
 
 
 def debug_odb() -> OdbTrainer.Config:

@@ -1,11 +1,12 @@
 """Qwen3: a small model for two CPU cores, and the full fine-tune of the 8B."""
 
-from configs.debug import DEBUG_VOCAB, debug_config
-from configs.models import with_layers, with_sdpa, with_vocab
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.training.trainer import OdbTrainer
 from titan_integration.training.with_odb import with_odb
 from titan_integration.upstream import qwen3_configs, qwen3_registry
+
+from .debug import DEBUG_VOCAB, debug_config
+from .models import with_layers, with_sdpa, with_vocab
 
 
 def debug_odb() -> OdbTrainer.Config:

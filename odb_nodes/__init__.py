@@ -27,6 +27,8 @@ from odb_nodes.state.description import describe_state, verify_states
 from odb_nodes.state.reshard import reshard_states
 from odb_nodes.types import AlignedGroup, OdbBatch, Sample, StepInfo, View
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AlignNode",
     "AlignedGroup",

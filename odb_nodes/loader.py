@@ -198,7 +198,9 @@ class OdbLoader(NodeLoader[OdbBatch]):
     # Epochs
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """The epochs to train, so that each is trained once, wherever a resume stands::
+        """The epochs to train, so that each is trained once, wherever a resume stands.
+
+        ::
 
             for epoch in loader.epochs(3):
                 for batch in loader:

@@ -117,11 +117,15 @@ def run_ranks(
 
     Args:
         work: A module-level function; its result must pickle.
+        size: Ranks.
+        args: Of ``work``, after rank and size.
+        timeout_s: What all of it may take.
         may_die: Ranks that may end without a result (killed ones); theirs is None.
     Raises:
         AssertionError: A rank failed (with its traceback), or hangs (it is named, then killed).
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.helpers"])  # torch is imported once, not by every rank
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         ranks = [

@@ -24,6 +24,7 @@ LAYERS = (
     ("titan_integration.errors", "titan_integration.process_groups"),
     ("titan_integration.upstream", "titan_integration.cpu"),
     ("titan_integration.data",),
+    ("titan_integration.plan",),
     ("titan_integration.training",),
     ("titan_integration",),
     ("configs",),
@@ -47,15 +48,24 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+def source_of(node: ast.ImportFrom, path: Path) -> str:
+    """What ``from ... import`` imports from; ``from .x`` in ``configs/y.py`` is ``configs.x``."""
+    if not node.level:
+        return str(node.module)
+    package = path.relative_to(ROOT).parts[: -node.level]
+    return ".".join([*package, node.module] if node.module else package)
+
+
 def imports_of(path: Path) -> set[str]:
     """Modules that a file imports, those inside functions and under TYPE_CHECKING included."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            module = source_of(node, path)
+            names = {f"{module}.{alias.name}" for alias in node.names}
             found |= names & MODULES.keys()
             if names - MODULES.keys():  # `from package import module` needs only the module
-                found.add(node.module)
+                found.add(module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return found
@@ -136,13 +146,23 @@ def test_only_the_transport_knows_torch_distributed() -> None:
     assert users == ["odb_nodes.protocol.transport"]
 
 
-def test_only_one_module_names_torchtitan() -> None:
+@pytest.mark.parametrize(
+    ("upstream", "ours", "user"),
+    [
+        ("torchdata", ("odb_nodes",), "odb_nodes.nodes.upstream"),
+        ("torchtitan", PACKAGES, "titan_integration.upstream"),
+    ],
+)
+def test_one_module_knows_what_is_taken_from_upstream(
+    upstream: str, ours: tuple[str, ...], user: str
+) -> None:
     users = [
         module
         for module, path in MODULES.items()
-        if any(name.split(".")[0] == "torchtitan" for name in imports_of(path))
+        if module.split(".")[0] in ours
+        and any(name.split(".")[0] == upstream for name in imports_of(path))
     ]
-    assert users == ["titan_integration.upstream"]
+    assert users == [user]
 
 
 def test_nothing_in_the_library_reads_the_environment() -> None:

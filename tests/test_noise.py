@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+pytestmark = pytest.mark.slow  # a process or two that import torch per test
+
 # One process per rank; how it ends is the first argument, how it works the other three.
 SCRIPT = """
 import random, sys, threading

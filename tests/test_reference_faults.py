@@ -23,7 +23,8 @@ from odb_nodes import (
     StreamView,
     odb_loader,
 )
-from tests.helpers import InProcessWorld, Tokens, positions, random_lengths
+from odb_nodes.testing import InProcessWorld
+from tests.helpers import Tokens, positions, random_lengths
 
 COUNT = 61
 FORK = {"num_workers": 1, "worker_method": "process", "multiprocessing_context": "fork"}
@@ -67,6 +68,7 @@ def assert_whole(ranks: list[Any], count: int = COUNT) -> None:
     assert sorted(p for batches in ranks for p in positions(batches)) == list(range(count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_ranks_stay_aligned_under_every_start_method(context: str) -> None:
     """1: alignment was off without a word."""

@@ -116,6 +116,9 @@ def build(out: Path, *, roots: Sequence[Root], inputs: Inputs, jobs: int = 1) ->
     """Write all outputs below ``out`` and return what the meta file records.
 
     Args:
+        out: Folder for rows, tokenizer and meta file; made if it is not there.
+        roots: Where source files are looked for.
+        inputs: What the outputs depend on beside the files.
         jobs: Processes that parse; the outputs do not depend on it.
     Raises:
         ValueError: No docstring to train on was found.

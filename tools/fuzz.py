@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,11 +86,11 @@ class Target:
 
     def read_states(self, states: list[Any]) -> None:
         """Describe, verify, reshard and load states."""
-        self._each(*(lambda s=state: describe_state(s) for state in states))  # type: ignore[misc]
+        self._each(*(partial(describe_state, state) for state in states))
         self._each(lambda: reshard_states(states, 2), lambda: _verify(states))
         if states and (self._readable(states[0]) or self.outcomes.total() % 16 == 0):
             for node in self._nodes:
-                self._each(lambda node=node: node.reset(states[0]))  # type: ignore[misc]
+                self._each(partial(node.reset, states[0]))
 
     def _readable(self, state: Any) -> bool:
         """A ``reset`` checks the same fields first: it need not refuse every example again."""

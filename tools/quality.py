@@ -136,9 +136,13 @@ def _fixed_steps(data: Any) -> int:
     """Packed sequences that one pass of torchtitan's own loader makes of the rows."""
     from titan_integration.data.stock import StockDataLoader
 
-    config = StockDataLoader.Config(data=data, infinite=False)
-    loader = config.build(
-        dp_world_size=1, dp_rank=0, tokenizer=_tokenizer(), seq_len=TOKENS, local_batch_size=1
+    loader = StockDataLoader(
+        StockDataLoader.Config(data=data, infinite=False),
+        dp_world_size=1,
+        dp_rank=0,
+        tokenizer=_tokenizer(),
+        seq_len=TOKENS,
+        local_batch_size=1,
     )
     return sum(1 for _ in loader)
 
@@ -190,14 +194,15 @@ def held_out_loss(model: Any) -> float:
 
 def _held_out_batches() -> Iterator[dict[str, Any]]:
     from odb_nodes import PadCollate, odb_loader
-    from titan_integration.data.encoding import Encoder
-    from titan_integration.data.rows import Rows
+    from titan_integration.data.encoding.encoder import Encoder, Encoding
+    from titan_integration.data.inputs.open import Inputs
+    from titan_integration.data.sources.index import SampleIndex
 
-    rows = Rows([str(CORPUS / "heldout.jsonl")], None)
-    encoder = Encoder(_tokenizer(), max_len=TOKENS, too_long="drop")
+    rows = Inputs(paths=[str(CORPUS / "heldout.jsonl")]).open()
+    encoder = Encoder(_tokenizer(), Encoding(max_len=TOKENS, too_long="drop"))
     collate = PadCollate(positions=True)
-    budget = {"token_budget": 2 * TOKENS, "window": 512, "prefetch": 0}
-    with odb_loader(rows, encoder, shuffle=False, collate=collate, **budget) as loader:
+    budget: dict[str, Any] = {"token_budget": 2 * TOKENS, "window": 512, "prefetch": 0}
+    with odb_loader(SampleIndex(rows), encoder, shuffle=False, collate=collate, **budget) as loader:
         for batch in loader:
             yield batch.tensors
 
@@ -207,7 +212,7 @@ def _report(runs: list[dict[str, Any]], seeds: int, samples: int) -> float:
     finals = {k: [r["curve"][-1][1] for r in runs if r["kind"] == k] for k in KINDS}
     steps = {k: sorted({r["steps"] for r in runs if r["kind"] == k}) for k in KINDS}
     means = {k: statistics.mean(finals[k]) for k in KINDS}
-    gap = means["odb"] / means["stock"] - 1
+    gap: float = means["odb"] / means["stock"] - 1
     lines = [
         "# The same loss as with fixed batches",
         "",

@@ -1,5 +1,6 @@
 """Node: every rank emits the same number of steps, and every view exactly once."""
 
+import hashlib
 import logging
 import threading
 from collections.abc import Mapping
@@ -276,6 +277,25 @@ class AlignNode(BaseNode[AlignedGroup]):
             missing = self.alignment.sample_quota - self._quota_done
             source.put_back(round_.cut(steps_to_quota(totals[:, 0], missing)))
         self._set_round(round_)
+        if self.counters.rounds == 1:
+            self._compare_streams(round_)
+
+    def _compare_streams(self, round_: Round) -> None:
+        """Warn if all ranks read the same samples, as they do where nobody split a stream."""
+        refs = round_.to_state()["refs"]
+        if isinstance(refs, bytes) or self.transport.world_size == 1:
+            return
+        # A rank that has no samples yet has something else to show than the others.
+        shown = b"".join(refs) or b"rank %d" % self.transport.rank
+        key = int.from_bytes(hashlib.blake2b(shown, digest_size=7).digest(), "little")
+        high, low = self.transport.all_max([key, -key], "comparing streams")
+        if high == -low:
+            logger.warning(
+                "all ranks read the same samples, so each will be trained on %d times: give every "
+                "rank its own part of the stream (odb_loader(split=...), or datasets' "
+                "split_dataset_by_node)",
+                self.transport.world_size,
+            )
 
     def _totals(self, own: Int64s) -> Int64s:
         """What the steps of a round hold on all ranks, ``[T, 3]`` or, with costs, ``[T, 5]``."""
@@ -332,8 +352,10 @@ class AlignNode(BaseNode[AlignedGroup]):
             )
 
     def _order_epoch(self) -> int:
-        """What makes the order of steps differ between epochs; where the data comes in the same
-        order every time, so do the steps."""
+        """What makes the order of steps differ between epochs.
+
+        Where the data comes in the same order every time, so do the steps.
+        """
         return self.epoch if getattr(self.source.view, "reshuffles", True) else 0
 
     def _order_settings(self) -> OrderSettings:
@@ -349,7 +371,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         """What must be equal on all ranks, by name."""
         view = self.source.view
         data = view.describe() if hasattr(view, "describe") else {}
-        return {**self._order_settings(), **self.alignment.describe(), **data}
+        samples = {"samples are saved": self.source.sample_refs.kind}
+        return {**self._order_settings(), **self.alignment.describe(), **samples, **data}
 
     def _agreed_now(self) -> Agreement:
         agreed = self._agreement

@@ -87,7 +87,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self._warn_of_void_limits()
         self.interrupted = False  # set by AlignNode to end a refill early
         self.epoch = 0
-        self._started = False
+        self._started = self._seen_full = False
         self._exhausted = False
         self._clear()
 
@@ -145,6 +145,9 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
                 self._exhausted = True
                 return False
             self._admit(item)
+        if not self._seen_full:
+            self._seen_full = True
+            self._warn_of_a_small_window()
         return True
 
     def take(self, keys: Sequence[int]) -> list[BufferedSample]:
@@ -289,6 +292,17 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
                 "use a larger window, or no max_samples",
                 most,
                 self.window_size,
+            )
+
+    def _warn_of_a_small_window(self) -> None:
+        """Say once, at first sight, that lengths cannot be matched in this window."""
+        longest = max(self.budget.padded(item.sample.length) for item in self._buffered.values())
+        if self.budget.max_samples is None and self.budget.most(longest) > self.window_size:
+            logger.warning(
+                "a window of %d samples fits into one group of %d tokens: batches hold what comes, "
+                "and cannot be matched by length; use a larger window",
+                self.window_size,
+                self.budget.max_tokens,
             )
 
     def _checked(self, state: Any) -> tuple[WindowState, Any]:

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 # 2 processes with NumPy samples: 10k samples/s one by one, 29k in chunks of 32 (docs/benchmarks.md)
 _CHUNK = {"thread": 8, "process": 32}
 _PROGRESS_AFTER_S = 2.0
+_NO_SEED = 1 << 62  # above all that a state can hold
 
 
 class SampleMapper(BaseNode[Sample]):
@@ -94,7 +95,9 @@ class SampleMapper(BaseNode[Sample]):
         self.view = view
         self.drops = DropLog()
         self._on_error = on_error
-        self._rng_seed = None if rng_seed is None else integer("rng_seed", rng_seed, least=0)
+        self._rng_seed = (
+            None if rng_seed is None else integer("rng_seed", rng_seed, least=0, below=_NO_SEED)
+        )
         self._plan = _WorkerPlan(
             num_workers=num_workers,
             method=method,
@@ -195,6 +198,8 @@ class SampleMapper(BaseNode[Sample]):
                     logger.info("rebuilt %d of %d held samples", len(samples), len(views))
         finally:
             self._runner.finish(pass_)  # the workers stay: the pass itself needs them next
+        if len(samples) != len(views):
+            raise StateError("closed while held samples were rebuilt: load the state again")
         return samples
 
     def pause(self) -> None:

@@ -233,8 +233,10 @@ class StreamView(BaseNode[Any]):
 
 
 def _has_exact_state(iterable: Any) -> bool:
-    """Whether its own state loses nothing: true unless a part of ``datasets`` is in there that does
-    lose rows, or that is not known."""
+    """Whether its own state loses nothing.
+
+    True unless a part of ``datasets`` is in there that loses rows, or that is not known.
+    """
     parts, seen = [iterable], 0
     while parts and seen < 1000:
         part = parts.pop()

@@ -60,8 +60,10 @@ class Transport(Protocol):
         """The bytes of all ranks, by rank; sizes may differ."""
 
     def gather_aside(self, blob: bytes, what: str) -> list[bytes]:
-        """The same over a channel of its own, so that the other collectives may be under way in
-        another thread."""
+        """The same over a channel of its own.
+
+        The other collectives may thus be under way in another thread.
+        """
 
     def close(self) -> None:
         """The loader is shut down: the group may be used by another one."""

@@ -10,7 +10,7 @@ import torch
 
 from odb_nodes.errors import SampleError, StateError
 from odb_nodes.state.content import pack_sample, unpack_sample
-from odb_nodes.state.cursor import Positions, unpack_positions
+from odb_nodes.state.cursor import NO_PACKED, Positions, unpack_positions
 from odb_nodes.state.drops import DropLog
 from odb_nodes.state.schema import Refs
 from odb_nodes.types import IGNORE_INDEX, Sample, View
@@ -83,7 +83,7 @@ class PositionRefs:
 
     def join(self, refs: Iterable[int]) -> bytes:
         listed = list(refs)  # as pack_positions does, which takes twice as long from a list
-        return struct.pack(f"<{len(listed)}q", *listed)
+        return struct.pack(f"<{len(listed)}q", *listed) or NO_PACKED
 
     def restore(self, refs: Any, what: str) -> list[BufferedSample]:
         positions = unpack_positions(refs, self._source.view.num_samples, what)

@@ -12,7 +12,7 @@ from odb_nodes.batching.budget import TokenBudget
 from odb_nodes.batching.layout import Layout
 from odb_nodes.errors import StateError
 from odb_nodes.samples.buffered import BufferedSample, SampleRefs
-from odb_nodes.state.cursor import digests
+from odb_nodes.state.cursor import NO_PACKED, digests
 from odb_nodes.state.schema import PendingState, Refs
 from odb_nodes.types import Sample, StepInfo
 
@@ -78,9 +78,14 @@ class Round:
 
     def to_state(self) -> PendingState:
         """The steps not delivered yet, as plain values."""
-        start, width = int(self._ends[self.at]), 8 if isinstance(self._refs, bytes) else 1
+        start, end = int(self._ends[self.at]), int(self._ends[-1])
+        refs = self._refs
+        if isinstance(refs, bytes):
+            left: Refs = refs[8 * start : 8 * end] or NO_PACKED
+        else:
+            left = refs[start:end]
         return {
-            "refs": self._refs[start * width : int(self._ends[-1]) * width],
+            "refs": left,
             "sizes": self._sizes[self.at :],
             "totals": self._totals_flat[self._width * self.at :],
             "own": self._own_flat[2 * self.at :],

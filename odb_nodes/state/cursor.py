@@ -13,6 +13,8 @@ from odb_nodes.state.permutation import key64, mix64
 
 Positions = npt.NDArray[np.int64]
 NO_POSITIONS: Positions = np.empty(0, np.int64)
+# No positions, packed. Not empty: torch.load(weights_only=True) refuses empty bytes.
+NO_PACKED = b"\0"
 _CHUNK = 1 << 20
 _MASK = (1 << 64) - 1
 _SALT_INT = key64(20260, 19989)
@@ -47,8 +49,13 @@ def digest_range(start: int, stop: int, step: int = 1) -> int:
 
 
 def pack_positions(positions: Positions) -> bytes:
-    """Positions as little-endian int64, 8 bytes each."""
-    return positions.astype("<i8").tobytes()
+    """Positions as little-endian int64, 8 bytes each; none of them as ``NO_PACKED``."""
+    return positions.astype("<i8").tobytes() or NO_PACKED
+
+
+def join_packed(left: bytes, right: bytes) -> bytes:
+    """The packed positions of both."""
+    return b"".join(part for part in (left, right) if part != NO_PACKED) or NO_PACKED
 
 
 def unpack_positions(blob: Any, num_samples: int, what: str) -> Positions:
@@ -57,6 +64,8 @@ def unpack_positions(blob: Any, num_samples: int, what: str) -> Positions:
     Raises:
         StateError: Not bytes, not a multiple of 8 long, or a position outside the epoch.
     """
+    if blob == NO_PACKED:
+        return NO_POSITIONS
     if not isinstance(blob, bytes) or len(blob) % 8:
         raise StateError(f"{what} must be bytes, 8 per position, got {type(blob).__name__}")
     positions = np.frombuffer(blob, "<i8").astype(np.int64)

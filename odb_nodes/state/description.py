@@ -10,15 +10,23 @@ import numpy as np
 from odb_nodes.errors import StateError
 from odb_nodes.state.counters import Counters
 from odb_nodes.state.cursor import (
+    NO_PACKED,
     Positions,
     ViewCursor,
     digest,
     digest_range,
+    join_packed,
     remaining,
     unpack_positions,
 )
 from odb_nodes.state.drops import DropLog
-from odb_nodes.state.schema import AlignState, MapperState, OrderSettings, State, check_state
+from odb_nodes.state.schema import (
+    AlignState,
+    MapperState,
+    OrderSettings,
+    State,
+    check_state,
+)
 
 _MASK = (1 << 64) - 1
 _ATOMS = {bytes, int, str}
@@ -47,7 +55,9 @@ def pending_to_window(state: AlignState) -> AlignState:
     """The same state with its pending steps back in the window, as the oldest samples there."""
     state = copy_plain(state)
     refs: Any = state["pending"]["refs"]
-    state["source"]["held"] = refs + state["source"]["held"]
+    held: Any = state["source"]["held"]
+    by_position = isinstance(refs, bytes)
+    state["source"]["held"] = join_packed(refs, held) if by_position else refs + held
     own, window = state["pending"]["own"], state["source"]
     tokens, loss_tokens = window["held_tokens"], window["held_loss_tokens"]
     if own is None or tokens is None or loss_tokens is None:
@@ -55,7 +65,12 @@ def pending_to_window(state: AlignState) -> AlignState:
     else:
         window["held_tokens"] = tokens + sum(own[::2])
         window["held_loss_tokens"] = loss_tokens + sum(own[1::2])
-    state["pending"] = {"refs": refs[:0], "sizes": [], "totals": [], "own": []}
+    state["pending"] = {
+        "refs": NO_PACKED if by_position else [],
+        "sizes": [],
+        "totals": [],
+        "own": [],
+    }
     return state
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from odb_nodes.errors import StateError
 from odb_nodes.state.counters import Counters
-from odb_nodes.state.cursor import ViewCursor, reshard_cursors
+from odb_nodes.state.cursor import NO_PACKED, ViewCursor, reshard_cursors
 from odb_nodes.state.description import (
     align_state,
     check_complete,
@@ -93,7 +93,7 @@ def _new_state(olds: list[AlignState], cursor: ViewCursor) -> AlignState:
     view = {**mapper["view"], "cursor": cursor.to_state()}
     source: WindowState = {
         "source": {**mapper, "view": view, "drops": logs[1].to_state()},
-        "held": b"",
+        "held": NO_PACKED,
         "drops": logs[0].to_state(),
         "held_tokens": 0,
         "held_loss_tokens": 0,
@@ -109,7 +109,7 @@ def _new_state(olds: list[AlignState], cursor: ViewCursor) -> AlignState:
         "rank": cursor.rank,
         "world_size": cursor.world_size,
         "counters": sums.to_state(),
-        "pending": {"refs": b"", "sizes": [], "totals": [], "own": []},
+        "pending": {"refs": NO_PACKED, "sizes": [], "totals": [], "own": []},
         "ended": False,
         "source": source,
     }

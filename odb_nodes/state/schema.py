@@ -136,8 +136,11 @@ def check_state(state: Any) -> AlignState:
 
 
 def check_window_state(state: Any) -> WindowState:
-    """The same for the state of a ``GroupingNode`` on its own; ``source`` is only looked at if
-    samples are held as positions, else it is whatever the source makes of it."""
+    """The same for the state of a ``GroupingNode`` on its own.
+
+    ``source`` is only looked at if samples are held as positions; else it is whatever the source
+    makes of it.
+    """
     known = _record(state, "window state", WindowState)
     DropLog.from_state(known["drops"])
     for name in ("arrived", "overlong", "filler_length"):

@@ -59,6 +59,7 @@ def map_chunk(task: Task, chunk: Sequence[Any], slot: Slot) -> list[Any]:
     for item in chunk:
         if slot[CANCEL]:
             break
+        slot[SINCE] = 0.0  # it may have to wait before it begins
         outcomes.append(task(item, slot))
     slot[SINCE] = 0.0
     return outcomes

@@ -1,6 +1,7 @@
 """Keys by length and by age: whatever was done before, both orders are those of the keys left."""
 
 from bisect import bisect_left
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,11 +26,13 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=200)
 @given(steps=STEPS, block=st.sampled_from([2, 8]), skip=st.sampled_from([0, 1, 8]))
-def test_both_orders_stay_those_of_the_keys_left(steps: list, block: int, skip: int) -> None:
+def test_both_orders_stay_those_of_the_keys_left(steps: list[Any], block: int, skip: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered_module, "_BLOCK", block)
         patch.setattr(ordered_module, "_SKIP", skip)
-        keys, left, out, age = OrderedKeys(), set(), [], 0
+        keys, age = OrderedKeys(), 0
+        left: set[int] = set()
+        out: list[int] = []
         for name, value in steps:
             if name == "add":
                 for length in value:

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -149,7 +150,9 @@ def test_a_window_stays_the_window_built_anew_from_its_samples(
     """Whatever happened to it before: nothing cached is stale, no block is out of order."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered_module, "_BLOCK", block)
-        window, model, out, age = Window(TokenBudget(BUDGET)), set(), [], 0
+        window, age = Window(TokenBudget(BUDGET)), 0
+        model: set[Any] = set()
+        out: list[Any] = []
         for name, value in operations:
             if name == "add":
                 for length in value if isinstance(value, list) else []:

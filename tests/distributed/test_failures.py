@@ -56,7 +56,7 @@ def build(rank: int, size: int, transform: Any = None, **changes: Any) -> Any:
     settings: dict[str, Any] = {"token_budget": 256, "window": 16, "timeout_s": 20.0, **changes}
     dataset = settings.pop("dataset", None) or Tokens(random_lengths(COUNT))
     group = settings.pop("group", None) or dist.new_group(backend="gloo")
-    ranks = {"process_group": group, "rank": rank, "world_size": size}
+    ranks: dict[str, Any] = {"process_group": group, "rank": rank, "world_size": size}
     return odb_loader(dataset, transform, **ranks, **settings)
 
 
@@ -170,7 +170,7 @@ def all_break_off(rank: int, size: int, prefetch: int, num_workers: int) -> Any:
 
 def beside_the_trainer(rank: int, size: int) -> Any:
     """The trainer's own collectives, on the default group and another, at every step."""
-    own = dist.new_group(backend="gloo")
+    own: Any = dist.new_group(backend="gloo")
     sums = []
     with build(rank, size) as loader:
         for batch in loader:

@@ -20,7 +20,7 @@ def lose_a_peer(rank: int, size: int, signal_number: int) -> tuple[str, float]:
     pids: list[Any] = [None] * size
     dist.all_gather_object(pids, os.getpid())
     group = dist.new_group(backend="gloo")
-    ranks = {"process_group": group, "rank": rank, "world_size": size}
+    ranks: dict[str, Any] = {"process_group": group, "rank": rank, "world_size": size}
     dataset = Tokens(random_lengths(2000))
     with odb_loader(
         dataset, token_budget=256, window=16, timeout_s=TIMEOUT_S, num_workers=1, **ranks

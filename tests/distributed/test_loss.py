@@ -111,7 +111,11 @@ def wrap(kind: str, dtype: torch.dtype, size: int) -> tuple[nn.Module, int]:
 def worst_error(rank: int, size: int, kind: str, dtype: torch.dtype, accumulation: int) -> Any:
     """The largest relative error of any step, the IDLE steps seen, and the sizes of the steps."""
     model, divides_by = wrap(kind, dtype, size)
-    ranks = {"process_group": dist.new_group(backend="gloo"), "rank": rank, "world_size": size}
+    ranks: dict[str, Any] = {
+        "process_group": dist.new_group(backend="gloo"),
+        "rank": rank,
+        "world_size": size,
+    }
     worst, idle, sizes = 0.0, 0, []
     with odb_loader(Prompts(), token_budget=100, window=6, shuffle=False, **ranks) as loader:
         for batches in optimizer_steps(loader, accumulation):

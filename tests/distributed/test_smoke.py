@@ -27,7 +27,11 @@ CASES: dict[str, tuple[list[int], dict[str, Any]]] = {
 def all_cases(rank: int, size: int) -> dict[str, Any]:
     found = {}
     for name, (lengths, changes) in CASES.items():
-        ranks = {"process_group": dist.new_group(backend="gloo"), "rank": rank, "world_size": size}
+        ranks: dict[str, Any] = {
+            "process_group": dist.new_group(backend="gloo"),
+            "rank": rank,
+            "world_size": size,
+        }
         settings: dict[str, Any] = {"token_budget": 256, "window": 64, **changes}
         with odb_loader(Tokens(lengths), num_workers=1, **ranks, **settings) as loader:
             batches = list(loader)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from odb_nodes import AlignNode, GroupingNode, SampleMapper, SamplerView, odb_loader
+from odb_nodes.testing import InProcessWorld
 from tests.helpers import (
     SKEWED,
-    InProcessWorld,
     Tokens,
     positions,
     random_lengths,

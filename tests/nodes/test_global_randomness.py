@@ -47,6 +47,10 @@ def drawn(mapper: SampleMapper, epochs: int = 1) -> list[dict[int, Any]]:
     return found
 
 
+def one_of_each() -> list[float]:
+    return [random.gauss(0, 1), np.random.normal(), np.random.rand(), float(torch.rand(()))]
+
+
 @contextmanager
 def nothing_drawn() -> Iterator[None]:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)

@@ -8,7 +8,8 @@ from torchdata.nodes import IterableWrapper
 
 from odb_nodes import GroupingNode, SampleError, SampleMapper, SamplerView, describe_state
 from odb_nodes import odb_loader as build_loader
-from tests.helpers import InProcessWorld, Tokens, positions, random_lengths
+from odb_nodes.testing import InProcessWorld
+from tests.helpers import Tokens, positions, random_lengths
 
 BUDGET = 64
 

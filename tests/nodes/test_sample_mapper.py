@@ -1,13 +1,23 @@
 """SampleMapper: what comes out, what is dropped, errors, and its state."""
 
 import random
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from odb_nodes import SampleError, SampleMapper, SamplerView, StateError, View, odb_loader
+from odb_nodes import (
+    SampleError,
+    SampleMapper,
+    SamplerView,
+    StateError,
+    View,
+    odb_loader,
+    pack_states,
+    unpack_states,
+)
 from tests.helpers import Tokens, positions
 
 COUNT = 30
@@ -218,8 +228,55 @@ def test_the_users_random_state_is_not_touched() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"num_workers": -1}, {"method": "magic"}, {"on_error": "ignore"}]
+    ("changes", "rule"),
+    [
+        ({"num_workers": -1}, "num_workers must be an integer of at least 0, got -1"),
+        ({"num_workers": True}, "num_workers must be an integer of at least 0, got True"),
+        ({"num_workers": 2.0}, "num_workers must be an integer of at least 0, got 2.0"),
+        ({"num_workers": "2"}, "num_workers must be an integer of at least 0, got '2'"),
+        ({"num_workers": None}, "num_workers must be an integer of at least 0, got None"),
+        ({"num_workers": np.array([1, 2])}, "num_workers must be an integer of at least 0"),
+        ({"read_ahead": np.float64(3)}, "read_ahead must be an integer of at least 0"),
+        ({"read_ahead": np.bool_(True)}, "read_ahead must be an integer of at least 0"),
+        ({"rng_seed": -1}, "rng_seed must be an integer of at least 0, got -1"),
+        ({"rng_seed": 1.5}, "rng_seed must be an integer of at least 0, got 1.5"),
+        ({"rng_seed": False}, "rng_seed must be an integer of at least 0, got False"),
+        ({"rng_seed": 1 << 62}, "rng_seed must be below 4611686018427387904, got"),
+        ({"timeout_s": 0}, "timeout_s must be a positive number, got 0"),
+        ({"timeout_s": True}, "timeout_s must be a positive number, got True"),
+        ({"timeout_s": float("inf")}, "timeout_s must be a positive number, got inf"),
+        ({"timeout_s": float("nan")}, "timeout_s must be a positive number, got nan"),
+        ({"timeout_s": "10"}, "timeout_s must be a positive number, got '10'"),
+        ({"timeout_s": None}, "timeout_s must be a positive number, got None"),
+        ({"persistent_workers": 1}, "persistent_workers must be True or False, got 1"),
+        ({"method": "magic"}, "method must be 'thread' or 'process', got 'magic'"),
+        ({"on_error": "ignore"}, "on_error must be 'raise' or 'skip', got 'ignore'"),
+        ({"multiprocessing_context": "tread"}, "'forkserver', got 'tread'"),
+        ({"transform": 3}, "transform must be a function of a row, got int"),
+        ({"length": "input_ids"}, "length must be a function of a sample's data, got str"),
+        ({"dataset": iter(())}, "dataset must have __getitem__, got tuple_iterator"),
+        ({"dataset": Counting(29)}, "view has 30 samples, the dataset 29"),
+        ({"view": range(30)}, "view must be a SamplerView, got range"),
+    ],
 )
-def test_arguments_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(changes))):
-        make(**changes)
+def test_arguments_out_of_range_are_refused(changes: dict[str, Any], rule: str) -> None:
+    given: dict[str, Any] = {"view": SamplerView(COUNT), "dataset": Counting(), **changes}
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        SampleMapper(**given)
+
+
+def test_numbers_of_numpy_do_as_well_and_go_into_the_state_as_plain_ones() -> None:
+    numbers: dict[str, Any] = {
+        "num_workers": np.int64(1),
+        "rng_seed": np.uint8(7),
+        "read_ahead": np.int32(4),
+        "timeout_s": np.float32(60),
+    }
+    mapper = make(draw, **numbers)
+    next(mapper)
+    state = mapper.state_dict()
+    mapper.shutdown()
+    assert type(state["rng_seed"]) is int
+    again = make(draw, **numbers)
+    again.reset(unpack_states(pack_states([state]))[0])
+    assert len(drain(again)) == COUNT - 1

@@ -78,7 +78,8 @@ def arrow() -> Any:
 
 
 def loader_of(workers: int, **options: Any) -> Any:
-    return StatefulDataLoader(ROWS, batch_size=None, num_workers=workers, **options)
+    rows: Any = ROWS  # its annotation asks for a Dataset, any sequence will do
+    return StatefulDataLoader(rows, batch_size=None, num_workers=workers, **options)
 
 
 def seeded() -> torch.Generator:

@@ -1,4 +1,4 @@
-"""Whatever user code raises, wherever it runs, reaches the caller of ``next`` with its index."""
+"""Whatever the user's code raises reaches the caller of ``next`` with its index."""
 
 import asyncio
 import threading
@@ -189,11 +189,10 @@ def test_ctrl_c_in_the_callers_own_thread_stays_what_it_is_and_loses_nothing() -
         return row
 
     mapper = SampleMapper(SamplerView(COUNT), Tokens([3] * COUNT), transform, on_error="skip")
-    seen = []
+    seen: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        for sample in mapper:
-            seen.append(sample.view.index)
-    seen += [sample.view.index for sample in mapper]
+        seen.extend(sample.view.index for sample in mapper)
+    seen.extend(sample.view.index for sample in mapper)
     assert sorted(seen) == list(range(COUNT))
 
 
@@ -207,7 +206,7 @@ def test_a_result_that_cannot_travel_is_an_error_of_its_sample_alone(make: Any) 
             SamplerView(COUNT),
             Tokens([3] * COUNT),
             transform,
-            on_error=on_error,  # type: ignore[arg-type]
+            on_error=on_error,
             **WORKERS["processes"],
         )
         if on_error == "raise":

@@ -59,7 +59,7 @@ def test_arrays_keep_dtype_and_shape(dtype: str, shape: tuple[int, ...]) -> None
 
 
 def test_everything_else_comes_back_as_it_was() -> None:
-    data = {
+    data: dict[str, Any] = {
         "text": "a \u2028 b \U0001f600",
         "none": None,
         "number": [1, -(1 << 70), 0.1, float("inf"), True],

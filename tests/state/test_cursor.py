@@ -29,7 +29,8 @@ def new_shares(num_samples: int, world: int) -> list[ViewCursor]:
 
 
 def all_of(cursor: ViewCursor) -> list[int]:
-    return cursor.positions(0, cursor.size).tolist()
+    found: list[int] = cursor.positions(0, cursor.size).tolist()
+    return found
 
 
 @given(st.integers(0, 60), st.integers(1, 9))

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from odb_nodes import (
@@ -21,6 +20,7 @@ from odb_nodes import (
     reshard_states,
     verify_states,
 )
+from odb_nodes.state.cursor import unpack_positions
 from odb_nodes.testing import InProcessTransport
 from tests.helpers import Tokens, random_lengths
 
@@ -113,7 +113,7 @@ class History:
             GroupingNode(samples, self.budget, window=self.window),
             process_group=transport,
             join=self.join,
-            policy=self.policy,  # type: ignore[arg-type]
+            policy=self.policy,
             sample_quota=self.quota,
             steps_per_round=self.per_round,
             idle=rng.choice(["emit"]),
@@ -296,7 +296,7 @@ def worked_example() -> tuple[list[Any], list[Any]]:
 
 
 def positions_in(packed: bytes) -> str:
-    return " ".join(map(str, np.frombuffer(packed, "<i8").tolist())) or "-"
+    return " ".join(map(str, unpack_positions(packed, 1 << 62, "x").tolist())) or "-"
 
 
 def test_the_worked_example_of_the_documentation_is_what_the_code_does() -> None:

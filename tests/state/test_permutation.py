@@ -46,7 +46,7 @@ def chi_square(counts: np.ndarray, expected: float) -> float:
     """Standard deviations that the chi-square statistic of counts is off its mean."""
     degrees = counts.size - 1
     statistic = float(((counts - expected) ** 2 / expected).sum())
-    return (statistic - degrees) / (2 * degrees) ** 0.5
+    return float((statistic - degrees) / (2 * degrees) ** 0.5)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
@@ -71,8 +71,8 @@ def test_large_orders_spread_neighbours_over_the_whole_range(size: int) -> None:
     cells = 16
     here = np.arange(size) * cells // size
     there = image * cells // size
-    counts = np.histogram2d(here, there, bins=cells)[0]
-    assert abs(chi_square(counts, size / cells**2)) < 6
+    pairs = np.histogram2d(here, there, bins=cells)[0]
+    assert abs(chi_square(pairs, size / cells**2)) < 6
     steps = np.diff(image) % size  # neighbours land anywhere, not at a fixed distance
     counts = np.bincount(steps * 64 // size, minlength=64)
     assert abs(chi_square(counts, (size - 1) / 64)) < 6

@@ -69,12 +69,13 @@ class CheckedTrainer(OdbTrainer):
         model.init_weights(buffer_device=None)
         model.double()  # first: the weights may be float64
         model.load_state_dict(weights, strict=False)
+        loader: Any = self.dataloader
         total = 0
         for index in indices:
-            sample = self.dataloader.encoder(self.dataloader.rows[index])
+            sample = loader.encoder(loader.samples[index])
             ids, labels = (torch.from_numpy(sample[key]) for key in ("input_ids", "labels"))
             masks = {}
-            if self.dataloader.config.data.odb.layout == "packed":
+            if loader.config.data.odb.layout == "packed":
                 positions = torch.arange(len(ids))[None]
                 masks = {"attention_masks": model.get_attention_masks(positions=positions)}
             logits = model(ids[None], **masks)[0]

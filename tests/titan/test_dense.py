@@ -36,21 +36,24 @@ def test_output_and_log_sum_of_exponentials_are_those_of_flex_attention(
         enable_gqa=True,
         return_aux=AuxRequest(lse=True),
     )
-    dense = DenseFlexAttention.Config().build()
+    assert aux.lse is not None
+    lse_BLH = aux.lse.transpose(1, 2)
+    dense = DenseFlexAttention(DenseFlexAttention.Config())
     plain = dense(q, k, v, attention_masks=mask, scale=scale, enable_gqa=True)
     torch.testing.assert_close(plain, expected.transpose(1, 2))
 
     def transform(out: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
         torch.testing.assert_close(out, expected.transpose(1, 2))
-        torch.testing.assert_close(lse, aux.lse.transpose(1, 2))
+        torch.testing.assert_close(lse, lse_BLH)
         return out * torch.sigmoid(lse).unsqueeze(-1)
 
     sunk = dense(q, k, v, attention_masks=mask, scale=scale, out_transform=transform)
-    torch.testing.assert_close(sunk, transform(expected.transpose(1, 2), aux.lse.transpose(1, 2)))
+    torch.testing.assert_close(sunk, transform(expected.transpose(1, 2), lse_BLH))
 
 
 def test_a_score_modification_is_refused_by_name() -> None:
     q, k, v = queries_keys_values(HEADS)
     mask = create_block_mask(window, BATCH, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=16)
+    dense = DenseFlexAttention(DenseFlexAttention.Config())
     with pytest.raises(NotImplementedError, match="score_mod"):
-        DenseFlexAttention.Config().build()(q, k, v, attention_masks=mask, score_mod=max)
+        dense(q, k, v, attention_masks=mask, score_mod=max)

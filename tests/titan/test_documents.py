@@ -1,5 +1,7 @@
 """Attention per document gives what document masks give, gradients and windows included."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
@@ -14,6 +16,13 @@ BATCH, LENGTH, HEADS, SIZE = 2, 24, 4, 8
 POSITIONS = torch.tensor(
     [[*range(7), *range(1), *range(16)], [*range(24)]]  # the second row is one document
 )
+DENSE: Any = DenseFlexAttention(DenseFlexAttention.Config())
+
+
+def attention(**options: Any) -> Any:
+    return DocumentAttention(DocumentAttention.Config(**options))
+
+
 DOCUMENTS = (POSITIONS == 0).cumsum(1)
 
 
@@ -34,10 +43,9 @@ def test_output_and_gradients_are_those_of_a_document_mask(kv_heads: int, left: 
 
     mask = create_block_mask(mask_mod, BATCH, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=8)
     inputs = queries_keys_values(kv_heads)
-    dense = DenseFlexAttention.Config().build()
-    expected = dense(*inputs, attention_masks=mask, scale=0.7, enable_gqa=True)
+    expected = DENSE(*inputs, attention_masks=mask, scale=0.7, enable_gqa=True)
     metadata = create_varlen_metadata_for_document(POSITIONS)
-    documents = DocumentAttention.Config(window_size=(left, 0)).build()
+    documents = attention(window_size=(left, 0))
     found = documents(*inputs, attention_masks=metadata, scale=0.7, enable_gqa=True)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     weights = torch.randn_like(expected)
@@ -58,10 +66,8 @@ def test_an_epilogue_gets_the_log_of_the_sums_of_exponentials() -> None:
 
     mask = create_block_mask(mask_mod, BATCH, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=8)
     inputs = queries_keys_values(2)
-    expected = DenseFlexAttention.Config().build()(
-        *inputs, attention_masks=mask, out_transform=sink
-    )
-    found = DocumentAttention.Config().build()(
+    expected = DENSE(*inputs, attention_masks=mask, out_transform=sink)
+    found = attention()(
         *inputs,
         attention_masks=create_varlen_metadata_for_document(POSITIONS),
         out_transform=sink,

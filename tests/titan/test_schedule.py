@@ -1,17 +1,20 @@
 """Learning rate by samples: torchtitan's shape, exact over resume, and never of unknown length."""
 
+from typing import Any, get_args
+
 import pytest
 import torch
 from torch import nn
 
 from titan_integration.errors import UserError
-from titan_integration.training.schedule import SampleLRSchedulers, Shape
-from titan_integration.upstream import LRSchedulersContainer, default_adamw
+from titan_integration.training.schedule import SampleLRSchedulers, Shape, Unit
+from titan_integration.upstream import LRSchedulersContainer, OptimizersContainer, default_adamw
 
 
-def _optimizers() -> object:
+def _optimizers() -> OptimizersContainer[Any]:
     torch.manual_seed(0)
-    return default_adamw(lr=1.0).build(model_parts=[nn.Linear(2, 2)])
+    built: OptimizersContainer[Any] = default_adamw(lr=1.0).build(model_parts=[nn.Linear(2, 2)])
+    return built
 
 
 @pytest.mark.parametrize("decay_type", ["linear", "sqrt", "cosine"])
@@ -19,7 +22,7 @@ def _optimizers() -> object:
 def test_one_sample_a_step_gives_torchtitans_own_rates(
     decay_type: str, decay_ratio: float | None
 ) -> None:
-    settings = {"decay_type": decay_type, "min_lr_factor": 0.1}
+    settings: dict[str, Any] = {"decay_type": decay_type, "min_lr_factor": 0.1}
     theirs = LRSchedulersContainer.Config(
         warmup_steps=5, decay_ratio=decay_ratio, **settings
     ).build(optimizers=_optimizers(), training_steps=20)
@@ -59,8 +62,8 @@ def test_the_first_and_the_last_step_learn() -> None:
     assert shape.factor(70, 100) > 0
 
 
-@pytest.mark.parametrize("unit", ["fraction", "samples", "steps"])
-def test_a_schedule_of_unknown_length_is_refused(unit: str) -> None:
+@pytest.mark.parametrize("unit", get_args(Unit))
+def test_a_schedule_of_unknown_length_is_refused(unit: Unit) -> None:
     with pytest.raises(UserError, match="must know how long the run is"):
         SampleLRSchedulers.Config(unit=unit).shape(total_samples=None, total_steps=None)
 

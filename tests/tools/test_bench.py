@@ -56,6 +56,7 @@ def test_dealt_batches_give_every_rank_as_many_steps() -> None:
     assert sorted(i for rank in dealt for batch in rank for i in batch) == list(range(100))
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_schema_and_a_page(tmp_path: Path) -> None:
     arguments = ["--size", "tiny", "--sections", "scale", "--out", str(tmp_path)]
     assert main([*arguments, "--docs", str(tmp_path / "docs")]) == 0
@@ -68,6 +69,7 @@ def test_the_command_writes_its_schema_and_a_page(tmp_path: Path) -> None:
     assert "## State" in (tmp_path / "docs" / "benchmarks.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_timed_sections_and_the_gpu_loop_run_on_a_cpu(tmp_path: Path) -> None:
     rows = [*timing.speed(TINY), *resources.overlap(TINY), *states.scale(TINY), *training(TINY)]
     assert {row.column for row in find(rows, "speed")} >= set(COLUMNS) - {"reference"}

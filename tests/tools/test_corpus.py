@@ -167,6 +167,7 @@ def test_tokenizer_round_trips_any_text(tokenizer: Tokenizer, text: str) -> None
     )
 
 
+@pytest.mark.slow
 def test_tokenizer_round_trips_the_corpus(roots: list[Root], tmp_path: Path) -> None:
     corpus.build(tmp_path, roots=roots, inputs=inputs())
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer" / "tokenizer.json"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from odb_nodes import describe_state, odb_loader, pack_states, reshard_states
 from tests.helpers import Tokens, random_lengths
@@ -73,7 +73,7 @@ def test_a_checkpoint_folder_is_read_by_its_key(
 ) -> None:
     folder = tmp_path / "checkpoint" / "step-4"
     entries = {"dataloader": {"odb": pack_states(some_states())}, "model": {"w": torch.ones(3)}}
-    dcp.save(entries, checkpoint_id=folder, no_dist=True)
+    save(entries, checkpoint_id=folder, no_dist=True)
     assert main([str(folder), "--verify", "80"]) == 0
     assert "verify: exact" in capsys.readouterr().out
     assert main([str(folder.parent)]) == 2
@@ -86,7 +86,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     garbage, stock, empty = tmp_path / "x.bin", tmp_path / "stock", tmp_path / "empty.bin"
     garbage.write_bytes(b"garbage" * 100)
     empty.write_bytes(pack_states([]))
-    dcp.save({"model": {"w": torch.ones(3)}}, checkpoint_id=stock, no_dist=True)
+    save({"model": {"w": torch.ones(3)}}, checkpoint_id=stock, no_dist=True)
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / ".metadata").write_bytes(b"nothing")

@@ -37,6 +37,7 @@ def find(
     return explore(scope, scope.settings()).violation
 
 
+@pytest.mark.slow
 def test_the_protocol_passes_in_the_scope_in_which_the_mutants_fail() -> None:
     outcome = explore(SMALL, SMALL.settings())
     assert outcome.violation is None
@@ -246,6 +247,7 @@ def test_a_counterexample_is_the_smallest_and_tells_the_story(monkeypatch: Patch
     assert "G6" in last
 
 
+@pytest.mark.slow
 def test_the_quick_check_passes_and_sees_a_hundred_thousand_states() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.verify"], cwd=ROOT, capture_output=True, text=True

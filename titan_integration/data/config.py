@@ -4,8 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from titan_integration.data.encoding import TooLong
-from titan_integration.data.formats import Format
+from titan_integration.data.encoding.encoder import Encoding, TooLong, TrainOn
+from titan_integration.data.formats import NAMES
+from titan_integration.data.formats.document import Preference, Reading
+from titan_integration.data.inputs.open import Inputs
+from titan_integration.data.inputs.paths import check_path, is_pipe
+from titan_integration.data.sources.cache import Cache
 from titan_integration.errors import UserError
 
 # torchtitan needs a number of steps; this one says that the data, not a number, ends the run.
@@ -79,16 +83,50 @@ class DataConfig:
     """Files, their reading, and when the run ends: epochs, samples or steps, what comes first."""
 
     path: list[str] = field(default_factory=list)
-    """JSONL or JSON files (a,b,c), read as one dataset; empty: the configured dataloader."""
+    """Files of any kind, folders, patterns or Hugging Face dataset names (a,b,c), read as one
+    dataset; empty: the configured dataloader."""
+
+    mix: list[str] = field(default_factory=list)
+    """Instead of ``path``: the same with weights (a:2,b:0.5). 2 is every row twice per epoch, 0.5
+    a half of the rows, drawn by ``seed`` and the same in every epoch."""
+
+    split: str | None = None
+    """Of datasets that have several, e.g. "test" or "train[:10%]"; by default "train"."""
+
+    streaming: bool = False
+    """Read ``path`` once, in its order, and never all of it: pipes ("-" is standard input), JSON
+    lines and datasets larger than the disk. Resumes on as many ranks as saved."""
 
     validation_path: list[str] = field(default_factory=list)
-    """BufferedSample-out rows for ``--validator.enable``: every one of them at every validation."""
+    """Held-out rows for ``--validator.enable``: every one of them at every validation."""
 
-    format: Format = "auto"
-    """How rows are read; "auto" decides for every row by its keys."""
+    validation_split: str | None = None
+    """As ``split``, of ``validation_path``."""
+
+    validation_fraction: float = 0.0
+    """Instead of ``validation_path``: hold out this part of each source's rows, by position."""
+
+    format: str = "auto"
+    """How rows are read: messages, sharegpt, alpaca, prompt_response, preference, text or tokens;
+    "auto" decides for every row by its keys."""
+
+    columns: list[str] = field(default_factory=list)
+    """Columns of other names, as standard=own: prompt=my_question,response=my_answer."""
+
+    roles: list[str] = field(default_factory=list)
+    """Roles of other names, as own=standard: customer=user,bot=assistant."""
+
+    preference: Preference = "refuse"
+    """Rows with good and bad answers: an error, or "chosen": train on the good ones only."""
+
+    train_on: TrainOn = "all"
+    """Answers of a conversation that carry loss: all of them or the last."""
+
+    chat_template: str | None = None
+    """A Jinja file, or the name of one of the tokenizer's templates; by default its own."""
 
     max_samples: int | None = None
-    """Only the first so many rows."""
+    """Only the first so many rows of ``path``."""
 
     epochs: int | None = None
     """Passes over the rows; by default 1, or as many as ``sample_quota`` takes."""
@@ -97,16 +135,21 @@ class DataConfig:
     """End after the step at which so many samples were trained on, over all ranks."""
 
     too_long: TooLong = "error"
-    """A sample longer than ``training.seq_len``: an error before training, cut off, or dropped."""
+    """A sample longer than ``training.seq_len``: an error before training, cut off, dropped, or,
+    if it is plain text, cut into several samples ("chunk")."""
 
     check: bool = True
-    """Read every row once before training (the ranks share the work)."""
+    """Encode every row once before training (the ranks share the work); kept for a resume."""
 
     shuffle: bool = True
     """Draw a new order for every epoch."""
 
     seed: int = 0
     """Of that order."""
+
+    cache_dir: str | None = None
+    """Where unpacked and converted files and indexes are kept; by default in the cache folder of
+    Hugging Face datasets (``HF_HOME``). May be removed between runs."""
 
     audit_log: str | None = None
     """Prefix of one file a rank that lists each step's samples; for checks, not for speed."""
@@ -118,15 +161,20 @@ class DataConfig:
 
         Not in ``__post_init__``: the command line parser would wrap the message in a box.
         """
-        for name in ("path", "validation_path"):
-            for path in getattr(self, name):
-                if not Path(path).is_file():
-                    raise UserError(
-                        f"data.{name} must name files, got {path!r}, which is not there"
-                    )
-        if self.odb.enable and not self.path:
+        for path in self.validation_path:
+            check_path(path, "data.validation_path")
+        if self.odb.enable and not self.has_rows:
             raise UserError(
                 "data.path must name at least one file, got none; or --data.odb.no-enable"
+            )
+        self.encoding(max_len=1)
+        if self.has_rows:
+            self.inputs().check()
+        if self.streaming:
+            self._check_streaming()
+        if self.validation_path and self.validation_fraction:
+            raise UserError(
+                "data.validation_path and data.validation_fraction both hold out rows: set one"
             )
         for name in ("max_samples", "epochs", "sample_quota"):
             value = getattr(self, name)
@@ -147,12 +195,81 @@ class DataConfig:
         if self.odb.timeout_s <= 0:
             raise UserError(f"data.odb.timeout_s must be positive, got {self.odb.timeout_s}")
 
+    def encoding(self, max_len: int) -> Encoding:
+        """What is done to rows for a model that takes ``max_len`` tokens. Raises UserError."""
+        if self.format not in NAMES:
+            raise UserError(f"data.format must be one of {', '.join(NAMES)}, got {self.format!r}")
+        reading = Reading(
+            form=self.format,
+            columns=_pairs("columns", self.columns, "prompt=my_question"),
+            roles=_pairs("roles", self.roles, "bot=assistant"),
+            preference=self.preference,
+        )
+        return Encoding(
+            reading=reading,
+            max_len=max_len,
+            too_long=self.too_long,
+            train_on=self.train_on,
+            chat_template=self.chat_template,
+        )
+
+    def _check_streaming(self) -> None:
+        """Raise UserError on what needs rows by number, or more than one reading of a pipe."""
+        for name, remedy in (
+            ("mix", "interleave with the datasets library, or do not stream"),
+            ("validation_fraction", "name held-out rows by --data.validation_path"),
+            ("max_samples", "set --data.sample_quota, or --training.steps"),
+        ):
+            if getattr(self, name):
+                raise UserError(f"a stream cannot have data.{name}: {remedy}")
+        if not self.odb.enable:
+            raise UserError("data.streaming needs ODB batches, got --data.odb.no-enable")
+        pipe = next((path for path in self.path if is_pipe(path)), None)
+        if pipe is not None and (self.epochs or 1) > 1:
+            raise UserError(
+                f"a pipe can be read once, got data.epochs {self.epochs} for {pipe}; "
+                "write its rows to a file, or let it send them as often as wanted"
+            )
+
+    def inputs(self) -> Inputs:
+        """What is to be read, as these fields say."""
+        return Inputs(
+            paths=self.path,
+            mix=self.mix,
+            split=self.split,
+            max_samples=self.max_samples,
+            validation_fraction=self.validation_fraction,
+            seed=self.seed,
+            cache=Cache() if self.cache_dir is None else Cache(folder=Path(self.cache_dir)),
+        )
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows to train on are named; else the configured dataloader has its own."""
+        return bool(self.path or self.mix)
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether rows are held out."""
+        return bool(self.validation_path or self.validation_fraction)
+
     @property
     def num_epochs(self) -> int | None:
         """Passes at most; None where only the quota ends the run."""
         if self.epochs is None and self.sample_quota is None:
             return 1
         return self.epochs
+
+
+def _pairs(name: str, given: list[str], example: str) -> dict[str, str]:
+    """``["a=b"]`` as ``{"a": "b"}``."""
+    found: dict[str, str] = {}
+    for item in given:
+        key, sign, value = (part.strip() for part in item.partition("="))
+        if not (key and sign and value) or key in found:
+            raise UserError(f"data.{name} must be pairs as in {example}, each once, got {item!r}")
+        found[key] = value
+    return found
 
 
 def _at_least(least: int, name: str, value: int) -> None:

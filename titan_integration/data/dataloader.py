@@ -4,14 +4,18 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from odb_nodes import (
+    Cost,
     OdbLoader,
     PackCollate,
+    Packed,
     PadCollate,
+    Padded,
     Rounding,
     StateError,
     TokenBudget,
@@ -22,11 +26,13 @@ from odb_nodes import (
     unpack_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
-from titan_integration.data.checks import check_rows
+from titan_integration.data.checks.cache import Checked
+from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
-from titan_integration.data.encoding import IGNORE_INDEX, Encoder
+from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
+from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.data.load import Load
-from titan_integration.data.rows import Rows
+from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
@@ -46,6 +52,7 @@ class OdbDataLoader(BaseDataLoader):
     one blob, the same on all ranks, so that torchtitan can load it at any data-parallel degree.
 
     Attributes:
+        samples: The samples of one epoch, dropped ones included.
         totals: Counts of what was delivered; of this rank where they differ between ranks.
         info: What the batch delivered last holds.
         exhausted: Whether no rank will get another batch in this run.
@@ -73,7 +80,11 @@ class OdbDataLoader(BaseDataLoader):
         """What the model makes of a token, and of a pair of tokens of one sample."""
 
         purpose: str = "train"
-        """Loaders of different purposes exchange over different groups."""
+        """Loaders of different purposes exchange over different groups; "held_out" reads the rows
+        that ``data.validation_fraction`` keeps from training."""
+
+        check_folder: str | None = None
+        """Keeps what the check of the rows found, for a resumed run."""
 
     def __init__(
         self,
@@ -87,12 +98,10 @@ class OdbDataLoader(BaseDataLoader):
     ) -> None:
         self.config = config
         self.dp_rank, self.dp_world_size = dp_rank, dp_world_size
-        self.rows = Rows(config.data.path, config.data.max_samples)
-        self.encoder = Encoder(
-            tokenizer, max_len=seq_len, form=config.data.format, too_long=config.data.too_long
-        )
+        self.rows = self._open_rows()
+        self.encoder = Encoder(tokenizer, config.data.encoding(max_len=seq_len))
         self.group = data_group("state", dp_rank, dp_world_size)
-        self.loader = self._make_loader()
+        self.use(None)
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
         self.info: StepInfo | None = None
@@ -102,23 +111,41 @@ class OdbDataLoader(BaseDataLoader):
         self._filler: tuple[torch.Tensor, torch.Tensor] | None = None  # ids and positions
 
     def check(self) -> None:
-        """Check tokenizer and rows; all ranks together. Raises UserError, the same on all."""
-        data, tokenizer = self.config.data, self.encoder.tokenizer
-        size, limit = tokenizer.get_vocab_size(), self.config.vocab_size
+        """Check tokenizer and rows, and count the samples that each row gives.
+
+        All ranks together, before anything is loaded or read. Raises UserError, the same on all.
+        """
+        self.check_tokenizer()
+        data = self.config.data
+        if data.check:
+            folder = self.config.check_folder
+            self.use(
+                check_rows(
+                    self.rows,
+                    self.encoder,
+                    skip_errors=data.odb.on_error == "skip",
+                    dp_rank=self.dp_rank,
+                    dp_world_size=self.dp_world_size,
+                    group=self.group,
+                    folder=None if folder is None else Path(folder),
+                )
+            )
+
+    def check_tokenizer(self) -> None:
+        """Raise UserError if it has more tokens than the model."""
+        size, limit = self.encoder.tokenizer.get_vocab_size(), self.config.vocab_size
         if limit is not None and size > limit:
             raise UserError(
                 f"the tokenizer may have at most the model's {limit} tokens, got {size}; "
                 "set --hf_assets_path to the model's tokenizer"
             )
-        if data.check:
-            check_rows(
-                self.rows,
-                self.encoder,
-                skip_errors=data.odb.on_error == "skip",
-                dp_rank=self.dp_rank,
-                dp_world_size=self.dp_world_size,
-                group=self.group,
-            )
+
+    def use(self, checked: Checked | None) -> None:
+        """Take the samples that a check has counted; without one, a row is one sample."""
+        self.checked = checked
+        self.encoder.one_each = checked is None
+        self.samples = SampleIndex(self.rows, None if checked is None else checked.counts)
+        self.loader = self._make_loader()
 
     def __iter__(self) -> Iterator[TitanBatch]:
         while not self.exhausted:
@@ -231,24 +258,31 @@ class OdbDataLoader(BaseDataLoader):
         """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
         odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
         packed = odb.layout == "packed"
-        most = odb.token_budget // odb.rows if packed else self.encoder.max_len
+        most = odb.token_budget // odb.rows if packed else self.encoder.encoding.max_len
         return -(-most // multiple) * multiple
+
+    def _open_rows(self) -> Mixture:
+        return self.config.data.inputs().open(held_out=self.config.purpose == "held_out")
+
+    def _rounding(self) -> Rounding:
+        return Rounding(
+            multiple=self.config.pad_to_multiple_of,
+            per_doubling=self.config.data.odb.shape_buckets,
+            longest=self._longest_batch(),
+        )
+
+    def _budget(self) -> TokenBudget:
+        odb = self.config.data.odb
+        rounding = None if odb.layout == "packed" else self._rounding()
+        return TokenBudget(odb.token_budget, rounding=rounding)
 
     def _make_loader(self) -> OdbLoader:
         data, odb = self.config.data, self.config.data.odb
-        packed = odb.layout == "packed"
-        rounding = Rounding(
-            multiple=self.config.pad_to_multiple_of,
-            per_doubling=odb.shape_buckets,
-            longest=self._longest_batch(),
-        )
         return odb_loader(
-            self.rows,
+            self.samples,
             self.encoder,
-            token_budget=TokenBudget(odb.token_budget, rounding=None if packed else rounding),
-            layout="packed" if packed else "padded",
-            rows=odb.rows if packed else None,
-            cost=self.config.cost,
+            token_budget=self._budget(),
+            layout=self._layout(),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -261,23 +295,27 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=self._collate(rounding),
+            collate=self._collate(),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,
             timeout_s=odb.timeout_s,
         )
 
-    def _collate(self, rounding: Rounding) -> PadCollate | PackCollate:
+    def _layout(self) -> Packed | Padded:
+        odb, cost = self.config.data.odb, Cost(*self.config.cost)
+        return Packed(rows=odb.rows, cost=cost) if odb.layout == "packed" else Padded(cost=cost)
+
+    def _collate(self) -> PadCollate | PackCollate:
         odb = self.config.data.odb
         if odb.layout != "packed":
-            return PadCollate(pad_to_multiple_of=rounding, positions=True)
+            return PadCollate(pad_to_multiple_of=self._rounding(), positions=True)
         return PackCollate(
             odb.token_budget // odb.rows,
             rows=odb.rows,
             shape=odb.shape,
-            pad_to_multiple_of=rounding,
-            longest_padding=self.encoder.max_len,  # models check positions, of padding as well
+            pad_to_multiple_of=self._rounding(),
+            longest_padding=self.encoder.encoding.max_len,  # models check positions of padding, too
         )
 
     @property

@@ -1,15 +1,15 @@
 """torchtitan's own fixed-size batches on the same rows (``--data.odb.no-enable``)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from datasets import Dataset  # type: ignore[import-untyped]
+from datasets import Dataset
 
-from titan_integration.data.checks import check_rows
+from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
-from titan_integration.data.encoding import Encoder
-from titan_integration.data.formats import RowError, to_document
-from titan_integration.data.rows import Rows
+from titan_integration.data.encoding.encoder import Encoder
+from titan_integration.data.formats import to_document
+from titan_integration.data.formats.document import Reading, RowError
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group
 from titan_integration.upstream import ChatDataset, HuggingFaceTokenizer, ParallelAwareDataloader
@@ -39,8 +39,10 @@ class StockDataLoader(ParallelAwareDataloader):
         **_: Any,
     ) -> None:
         data = config.data
-        rows = Rows(data.path, data.max_samples)
-        encoder = Encoder(tokenizer, max_len=seq_len, form=data.format, too_long="drop")
+        rows = data.inputs().open()
+        encoding = replace(data.encoding(max_len=seq_len), too_long="drop")
+        reading = encoding.reading
+        encoder = Encoder(tokenizer, encoding)
         check_rows(
             rows,
             encoder,
@@ -49,13 +51,13 @@ class StockDataLoader(ParallelAwareDataloader):
             dp_world_size=dp_world_size,
             group=data_group("state", dp_rank, dp_world_size),
         )
-        pairs = [index for index in range(len(rows)) if _is_pair(rows[index], data)]
+        pairs = [index for index in range(len(rows)) if _is_pair(rows[index], reading)]
         if not pairs:
             raise UserError("the stock loader takes one prompt and one answer a row, got none")
         dataset = ChatDataset(
             dataset=Dataset.from_dict({"row": pairs}),
             tokenizer=tokenizer,
-            sample_processor=lambda row: to_document(rows[row["row"]], data.format).messages,
+            sample_processor=lambda row: to_document(rows[row["row"]], reading).messages,
             seq_len=seq_len,
             dp_rank=dp_rank,
             dp_world_size=dp_world_size,
@@ -70,9 +72,9 @@ class StockDataLoader(ParallelAwareDataloader):
         )
 
 
-def _is_pair(row: Any, data: DataConfig) -> bool:
+def _is_pair(row: Any, reading: Reading) -> bool:
     try:
-        messages = to_document(row, data.format).messages
+        messages = to_document(row, reading).messages
     except RowError:
         return False
     return [message["role"] for message in messages] == ["user", "assistant"]

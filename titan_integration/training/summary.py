@@ -61,7 +61,7 @@ class Summary:
 
 
 def coverage(totals: Totals, samples_total: int | None, *, ended_by: str) -> str:
-    """ "exact", or which part of the run's samples was trained on and what ended it."""
+    """Either "exact", or which part of the run's samples was trained on and what ended it."""
     seen = totals.samples + totals.num_dropped
     if samples_total is not None and seen == samples_total:
         return "exact"

@@ -47,7 +47,7 @@ def length_multiple(config: Trainer.Config, wanted: int) -> int:
 
 def check_supported(config: Trainer.Config, data: DataConfig) -> None:
     """Raise UserError, with the remedy, on a configuration that cannot run."""
-    if not data.path:
+    if not data.has_rows:
         return
     longest = _model_limit(config)
     if longest is not None and config.training.seq_len > longest:
@@ -66,17 +66,29 @@ def check_supported(config: Trainer.Config, data: DataConfig) -> None:
     _check_parallelism(config, data)
     _check_batches(config, data)
     _check_components(config)
+    _check_schedule(config, data)
+
+
+def _check_schedule(config: Trainer.Config, data: DataConfig) -> None:
+    schedule = config.lr_scheduler
+    assert isinstance(schedule, SampleLRSchedulers.Config)
+    if data.streaming and schedule.unit != "steps" and data.sample_quota is None:
+        raise UserError(
+            f"a learning rate in {schedule.unit} must know how long the run is, which a stream "
+            "does not say: set --data.sample_quota, or --lr_scheduler.unit steps with "
+            "--training.steps"
+        )
 
 
 def _check_validation(config: Trainer.Config, data: DataConfig) -> None:
-    if not data.validation_path:
+    if not data.has_validation:
         return
     if not config.validator.enable:
-        raise UserError("data.validation_path needs a validator, got none; set --validator.enable")
+        raise UserError("held-out rows need a validator, got none; set --validator.enable")
     got = type(config.validator)
     if not issubclass(got, OdbValidator.Config):
         raise UserError(
-            f"validator must be an {OdbValidator.Config.__qualname__} with data.validation_path, "
+            f"validator must be an {OdbValidator.Config.__qualname__} with held-out rows, "
             f"got {got.__qualname__}; see titan_integration.training.with_odb.with_odb"
         )
     _check_degrees(config, data)  # torchtitan's own batches may have them, these may not

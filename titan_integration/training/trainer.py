@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from torch.distributed.fsdp import FSDPModule
 from titan_integration.data.audit import AuditLog
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.data.dataloader import NEW_DATA_REMEDY, OdbDataLoader, TitanBatch
+from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.stock import StockDataLoader
+from titan_integration.data.stream import OdbStreamLoader
 from titan_integration.errors import UserError
 from titan_integration.training.batches import cost_of, describe_batches, layout_of
 from titan_integration.training.metrics import OdbMetricsProcessor
@@ -25,6 +28,7 @@ from titan_integration.training.validator import OdbValidator, validation_data
 from titan_integration.upstream import (
     BaseCheckpointManager,
     CheckpointManager,
+    HuggingFaceTokenizer,
     LRSchedulersContainer,
     MetricsProcessor,
     Trainer,
@@ -68,14 +72,15 @@ class OdbTrainer(Trainer):
 
         def __post_init__(self) -> None:
             Trainer.Config.__post_init__(self)
-            if self.data.path and self.data.odb.enable:
+            if type(self.tokenizer) is HuggingFaceTokenizer.Config:
+                self.tokenizer = ChatTokenizer.Config()  # Takes any chat template.
+            if self.data.has_rows and self.data.odb.enable:
                 self.dataloader = self._odb_loader(self.data, "train")
-            elif self.data.path:
+            elif self.data.has_rows:
                 self.dataloader = StockDataLoader.Config(data=self.data)
-            if self.data.validation_path:
-                self.validator.dataloader = self._odb_loader(
-                    validation_data(self.data), "validation"
-                )
+            if self.data.has_validation:
+                purpose = "validation" if self.data.validation_path else "held_out"
+                self.validator.dataloader = self._odb_loader(validation_data(self.data), purpose)
 
         def validate(self) -> None:
             """Raise UserError on what cannot run; before any process group exists."""
@@ -84,11 +89,13 @@ class OdbTrainer(Trainer):
 
         def _odb_loader(self, data: DataConfig, purpose: str) -> OdbDataLoader.Config:
             model = self.model_spec.model if self.model_spec is not None else None
-            return OdbDataLoader.Config(
+            kind = OdbStreamLoader if data.streaming else OdbDataLoader
+            return kind.Config(
                 data=replace(data, odb=replace(data.odb, layout=layout_of(self, data))),
                 pad_to_multiple_of=length_multiple(self, data.odb.pad_to_multiple_of),
                 vocab_size=getattr(model, "vocab_size", None),
                 purpose=purpose,
+                check_folder=str(Path(self.dump_folder) / "row_checks"),
             )
 
     config: Config
@@ -189,7 +196,8 @@ class OdbTrainer(Trainer):
         assert isinstance(self.lr_schedulers, SampleLRSchedulers)
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
-        whole = None if data.num_epochs is None else len(odb.rows) * data.num_epochs
+        countable = data.num_epochs is not None and not data.streaming
+        whole = len(odb.samples) * (data.num_epochs or 0) if countable else None
         self.samples_total = whole
         goals = [n for n in (whole, data.sample_quota) if n is not None]
         steps = self.config.training.steps

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from titan_integration.data.audit import AuditLog
+from titan_integration.data.checks.cache import Checked
 from titan_integration.data.config import DataConfig
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.upstream import Validator
@@ -23,7 +24,7 @@ class OdbValidator(Validator):
 
     @dataclass(kw_only=True, slots=True)
     class Config(Validator.Config):
-        """The dataloader is made from ``data.validation_path``; without it, it is torchtitan's."""
+        """The dataloader is made from the held-out rows; without any, it is torchtitan's."""
 
     def __init__(self, config: Config, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
@@ -35,13 +36,13 @@ class OdbValidator(Validator):
         prefix = self._builder.config.data.audit_log
         if prefix is not None:
             self._audit = AuditLog(prefix, dist.get_rank())
-        loader = self._builder.build(
+        self._builder.build(
             dp_world_size=self.dp_world_size,
             dp_rank=self.dp_rank,
             tokenizer=self.tokenizer,
             seq_len=self.seq_len,
         )
-        loader.check()
+        self._builder.check()
         self._close_loader()
 
     def validate(self, model_parts: list[nn.Module], step: int) -> None:
@@ -81,20 +82,36 @@ class _KeepsLoader:
     def __init__(self, config: Any) -> None:
         self.config = config
         self.loader: OdbDataLoader | None = None
+        self._checked: Checked | None = None
 
     def build(self, **kwargs: Any) -> OdbDataLoader:
         loader: OdbDataLoader = self.config.build(**kwargs)
+        if self._checked is not None:
+            loader.use(self._checked)
         self.loader = loader
         return loader
 
+    def check(self) -> None:
+        """Check the rows, once for all loaders."""
+        if self.loader is not None:
+            self.loader.check()
+            self._checked = self.loader.checked
+
 
 def validation_data(data: DataConfig) -> DataConfig:
-    """All rows of ``data.validation_path``, once, in file order; batched as the training rows."""
+    """All held-out rows, once, in file order; batched as the training rows."""
     prefix = data.audit_log
+    if data.validation_path:
+        data = replace(
+            data,
+            path=data.validation_path,
+            mix=[],
+            streaming=False,
+            split=data.validation_split,
+            max_samples=None,
+        )
     return replace(
         data,
-        path=data.validation_path,
-        max_samples=None,
         epochs=1,
         sample_quota=None,
         shuffle=False,

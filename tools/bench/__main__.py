@@ -80,8 +80,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _python(name: str) -> str:
-    """The environment with the reference in it, if there is one and the section has no need of
-    another; all columns of a section share it."""
+    """The environment of a section; all its columns share it.
+
+    It is the one with the reference in it, if there is one and the section needs no other.
+    """
     if name != TITAN and REF_PYTHON.exists():
         return str(REF_PYTHON)
     return sys.executable

@@ -16,7 +16,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tools.verify.world import Outcome, Scope, Setting, explore
+from tools.verify.rank import Setting
+from tools.verify.world import Outcome, Scope, explore
 
 QUICK = Scope(most_samples={2: 3, 3: 2}, most_with_quota={2: 2, 3: 1})
 FULL = Scope(most_samples={2: 5, 3: 3}, most_with_quota={2: 3, 3: 2})

@@ -117,7 +117,7 @@ def packing(job: Job) -> Iterator[Batch]:
 
 def reference(job: Job) -> Iterator[Batch]:
     """The package ``online-dynamic-batching``, without its warm-up (which costs it batches)."""
-    import odb
+    import odb  # type: ignore[import-not-found]  # of the other environment
 
     depth = job.prefetch or max(1, job.window // job.num_workers)
     loader = odb.ODBDataLoader(
@@ -234,7 +234,9 @@ class _Packed(IterableDataset[dict[str, torch.Tensor]]):
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         job, info = self._job, get_worker_info()
-        sampler = DistributedSampler(job.dataset, job.world_size, job.rank, seed=job.seed)
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            job.dataset, job.world_size, job.rank, seed=job.seed
+        )
         order = list(sampler)[info.id :: info.num_workers] if info else list(sampler)
         held: list[Sample] = []
         used = 0

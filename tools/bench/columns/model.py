@@ -50,7 +50,8 @@ class Block(nn.Module):
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, dim))
         gate, value = self.up(self.norms[1](x)).chunk(2, dim=-1)
-        return x + self.down(functional.silu(gate) * value)
+        out: torch.Tensor = x + self.down(functional.silu(gate) * value)
+        return out
 
 
 class Decoder(nn.Module):

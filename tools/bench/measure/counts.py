@@ -1,6 +1,7 @@
 """What does not depend on the clock: batches, padding, budget, coverage; and the ablations."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 from tools.bench.columns.columns import COLUMNS, WINDOWED, Job, available
 from tools.bench.columns.data import Audit, Int64s, TokenDataset, workload
@@ -8,6 +9,7 @@ from tools.bench.columns.offline import minimum_batches
 from tools.bench.measure.results import Row
 from tools.bench.measure.settings import Settings
 
+Number = TypeVar("Number", int, float)
 _BY_WINDOW = ("reference", "ours", "ours-tumbling")
 _ABLATED = ("ours", "ours-tumbling", "reference", "gmt")
 _WINDOW = 256
@@ -83,6 +85,6 @@ def _job(lengths: Int64s, budget: int, window: int) -> Job:
     return Job(dataset=TokenDataset(lengths), lengths=lengths, budget=budget, window=window)
 
 
-def _few(values: tuple[float, ...], settings: Settings) -> tuple[float, ...]:
+def _few(values: tuple[Number, ...], settings: Settings) -> tuple[Number, ...]:
     """All values in a full run, else the outer ones."""
     return values if settings.size == "full" else (values[0], values[-1])

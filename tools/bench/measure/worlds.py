@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import start_processes
+from torch.multiprocessing.spawn import start_processes
 
 _COUNTED = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast")
 
@@ -22,6 +22,8 @@ def run_world(work: Callable[..., Any], size: int, *args: Any) -> list[Any]:
 
     Args:
         work: A module-level function.
+        size: Ranks.
+        args: Of ``work``, after rank and size.
     Raises:
         ProcessRaisedException: A rank failed; carries its traceback.
     """

@@ -1,0 +1,1 @@
+"""Rows, formats, encoding and checks, without a trainer."""
