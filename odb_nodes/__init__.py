@@ -13,7 +13,7 @@ from odb_nodes.errors import (
     StateError,
     WorkerDiedError,
 )
-from odb_nodes.loader import LoaderReport, OdbLoader
+from odb_nodes.loader import OdbLoader
 from odb_nodes.loss import OptimizerStep, optimizer_steps, sum_weight, token_weight
 from odb_nodes.nodes.align_node import AlignNode
 from odb_nodes.nodes.grouping_node import GroupingNode
@@ -22,6 +22,7 @@ from odb_nodes.nodes.sample_mapper import SampleMapper
 from odb_nodes.nodes.sampler_view import SamplerView
 from odb_nodes.nodes.stream_view import StreamView
 from odb_nodes.pack import PackCollate
+from odb_nodes.report import LoaderReport
 from odb_nodes.state.codec import pack_states, state_from_json, state_to_json, unpack_states
 from odb_nodes.state.description import describe_state, verify_states
 from odb_nodes.state.reshard import reshard_states

@@ -1,6 +1,7 @@
 """The usual pipeline in one call."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from odb_nodes.arguments import integer
@@ -119,44 +120,32 @@ def odb_loader(
     how = find_layout(layout, rows=rows, cost=None if cost is None else Cost(*cost))
     collate = _collate(collate, how, budget, shape, overlong)
     transport = _transport(process_group, transport, rank, world_size, timeout_s)
+    work = _Work(
+        transform=transform,
+        length=length,
+        num_workers=num_workers,
+        method=worker_method,
+        multiprocessing_context=multiprocessing_context,
+        persistent_workers=persistent_workers,
+        rng_seed=rng_seed,
+        on_error=on_error,
+        # Rounds take samples in bursts; reading ahead keeps the workers busy between them.
+        read_ahead=max(1, integer("window", window, least=1) // 2) if prefetch else 0,
+        timeout_s=timeout_s,
+    )
     source: BaseNode[Any]
     if _is_map_style(dataset):
-        source = SampleMapper(
-            SamplerView(
-                len(dataset),
-                rank=transport.rank,
-                world_size=transport.world_size,
-                shuffle=shuffle,
-                seed=seed,
-                dataset_id=dataset_id,
-            ),
-            dataset,
-            transform,
-            length=length,
-            num_workers=num_workers,
-            method=worker_method,
-            rng_seed=rng_seed,
-            on_error=on_error,
-            multiprocessing_context=multiprocessing_context,
-            persistent_workers=persistent_workers,
-            timeout_s=timeout_s,
-            # Rounds take samples in bursts; reading ahead keeps the workers busy between them.
-            read_ahead=max(1, integer("window", window, least=1) // 2) if prefetch else 0,
-        )
-    else:
-        if rng_seed is not None:
-            raise ValueError(
-                "rng_seed needs a map-style dataset: an item of a stream has no fixed position"
-            )
-        source = stream_source(
-            _stream(dataset, transport, split),
-            transform,
-            num_workers=num_workers,
-            method=worker_method,
-            multiprocessing_context=multiprocessing_context,
-            on_error=on_error,
+        view = SamplerView(
+            len(dataset),
+            rank=transport.rank,
+            world_size=transport.world_size,
+            shuffle=shuffle,
+            seed=seed,
             dataset_id=dataset_id,
         )
+        source = SampleMapper(view, dataset, **_arguments(work))
+    else:
+        source = _stream(dataset, transport, split, work, dataset_id)
     groups = GroupingNode(
         source, budget, window=window, length=length, overlong=overlong, layout=how
     )
@@ -180,6 +169,26 @@ def odb_loader(
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Work:
+    """How samples are made of a dataset's rows; arguments of ``SampleMapper`` of these names."""
+
+    transform: Callable[..., Any] | None
+    length: Callable[[Any], int] | None
+    num_workers: int
+    method: Literal["thread", "process"]
+    multiprocessing_context: str | None
+    persistent_workers: bool
+    rng_seed: int | None
+    on_error: Literal["raise", "skip"]
+    read_ahead: int
+    timeout_s: float
+
+
+def _arguments(work: _Work) -> dict[str, Any]:
+    return {field.name: getattr(work, field.name) for field in fields(work)}
+
+
 def _collate(
     collate: Collate | None, layout: Layout, budget: TokenBudget, shape: Shape | None, overlong: str
 ) -> Collate:
@@ -201,8 +210,6 @@ def _transport(
     timeout_s: float,
 ) -> Transport:
     """The transport of this loader; rank and world size must be those in it, where given."""
-    if group is not None and transport is not None:
-        raise ValueError("pass either process_group or transport, got both")
     if world_size is not None:
         integer("world_size", world_size, least=1)
     if rank is not None:
@@ -215,7 +222,7 @@ def _transport(
             )
         if world_size == 1:
             return SingleTransport()
-    found = transport if transport is not None else make_transport(group, timeout_s)
+    found = make_transport(group, timeout_s, transport)
     for name, given, here in (
         ("rank", rank, found.rank),
         ("world_size", world_size, found.world_size),
@@ -239,12 +246,27 @@ def _is_map_style(dataset: Any) -> bool:
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
-def _stream(dataset: Any, transport: Transport, split: Any) -> Any:
-    if isinstance(dataset, BaseNode):
-        return dataset
-    if not hasattr(dataset, "__iter__"):
+def _stream(
+    dataset: Any, transport: Transport, split: Any, work: _Work, dataset_id: str | None
+) -> BaseNode[Any]:
+    """The items of an iterable or a node as samples."""
+    if work.rng_seed is not None:
         raise ValueError(
-            "dataset must have __len__ and __getitem__, or __iter__, or be a torchdata node, got "
-            f"{type(dataset).__name__}"
+            "rng_seed needs a map-style dataset: an item of a stream has no fixed position"
         )
-    return split_stream(dataset, transport.rank, transport.world_size, split)
+    if not isinstance(dataset, BaseNode):
+        if not hasattr(dataset, "__iter__"):
+            raise ValueError(
+                "dataset must have __len__ and __getitem__, or __iter__, or be a torchdata node, "
+                f"got {type(dataset).__name__}"
+            )
+        dataset = split_stream(dataset, transport.rank, transport.world_size, split)
+    return stream_source(
+        dataset,
+        work.transform,
+        num_workers=work.num_workers,
+        method=work.method,
+        multiprocessing_context=work.multiprocessing_context,
+        on_error=work.on_error,
+        dataset_id=dataset_id,
+    )

@@ -10,7 +10,7 @@ PACKAGES = ("odb_nodes", "titan_integration", "configs", "tools")
 # Folders from the bottom up; a module imports from its own layer or from one below. Modules at the
 # top of a package are named, folders stand for all that is in them.
 LAYERS = (
-    ("odb_nodes.errors", "odb_nodes.types", "odb_nodes.arguments"),
+    ("odb_nodes.errors", "odb_nodes.types", "odb_nodes.arguments", "odb_nodes.report"),
     ("odb_nodes.workers",),
     ("odb_nodes.state", "odb_nodes.batching"),
     ("odb_nodes.protocol", "odb_nodes.samples"),

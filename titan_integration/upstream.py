@@ -7,6 +7,7 @@ the tokenizer alone, and :func:`titan_integration.cpu.patch` can run before torc
 
 import ast
 import importlib
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,3 +127,36 @@ def replace_for_cpu(*, memory_monitor: Any, create_block_mask: Any) -> None:
 
     metrics.build_device_memory_monitor = memory_monitor
     attention._compiled_create_block_mask = create_block_mask
+
+
+def run_main(config: Any) -> None:
+    """torchtitan's ``main`` with a configuration that was parsed already, and our logging."""
+    from torchtitan import train
+
+    class Parsed:
+        def parse_args(self) -> Any:
+            return config
+
+    main: Any = train
+    main.ConfigManager, main.init_logger = Parsed, lambda: None
+    main.main()
+
+
+def watch_grad_norm(note: Callable[[Any], None]) -> None:
+    """Have ``note`` called with the gradient norm of every step; the latest caller gets it."""
+    from torchtitan.distributed import utils
+
+    global _clip_grad_norm
+    _clip_grad_norm = _clip_grad_norm or utils.clip_grad_norm_
+
+    def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
+        assert _clip_grad_norm is not None
+        norm = _clip_grad_norm(*args, **kwargs)
+        note(norm)
+        return norm
+
+    utils.clip_grad_norm_ = clip_grad_norm_
+
+
+_clip_grad_norm: Callable[..., Any] | None = None
+LOSS_NOT_FINITE = "Loss is not finite"  # begins the error that torchtitan's train_step raises

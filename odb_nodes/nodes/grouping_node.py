@@ -20,7 +20,9 @@ from odb_nodes.samples.buffered import (
     PositionRefs,
     RebuildingSource,
     SampleRefs,
+    check_sums,
 )
+from odb_nodes.samples.limits import costs_of, warn_of_a_small_window, warn_of_void_limits
 from odb_nodes.samples.prepare import checked_length, default_length
 from odb_nodes.samples.user_code import call_user_code
 from odb_nodes.state.content import pack_value, unpack_value
@@ -84,11 +86,10 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         )
         self._length = length or default_length
         self._overlong = choice("overlong", overlong, ("alone", "drop", "raise"))
-        self._warn_of_void_limits()
+        warn_of_void_limits(self.budget, self.window_size)
         self.interrupted = False  # set by AlignNode to end a refill early
         self.epoch = 0
-        self._started = self._seen_full = False
-        self._exhausted = False
+        self._started = self._seen_full = self._exhausted = False
         self._clear()
 
     def reset(self, initial_state: Any = None) -> None:
@@ -147,7 +148,8 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             self._admit(item)
         if not self._seen_full:
             self._seen_full = True
-            self._warn_of_a_small_window()
+            lengths = (item.sample.length for item in self._buffered.values())
+            warn_of_a_small_window(self.budget, self.window_size, lengths)
         return True
 
     def take(self, keys: Sequence[int]) -> list[BufferedSample]:
@@ -267,43 +269,11 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         key = make_key(self.budget.padded(sample.length), self._age)
         self._age += 1
         if self.budget.extra:
-            self._costs[key] = self._costs_of(sample)
+            self._costs[key] = costs_of(sample, self.budget)
         self._buffered[key], self._refs[key] = buffered, buffered.ref
         self._held_tokens += sample.length
         self._held_loss_tokens += buffered.loss_tokens
         self.window.add(key)
-
-    def _costs_of(self, sample: Sample) -> tuple[int, ...]:
-        costs = []
-        for name, limit in self.budget.extra.items():
-            where = f"while taking the {name!r} cost of dataset[{sample.view.index}]"
-            cost: Any = call_user_code(limit.cost, sample.data, where=where)
-            try:
-                costs.append(integer(f"the cost {name!r}", cost, least=0))
-            except ValueError as error:
-                raise SampleError(f"{error}, of dataset[{sample.view.index}]") from None
-        return tuple(costs)
-
-    def _warn_of_void_limits(self) -> None:
-        most = self.budget.max_samples
-        if most is not None and most > self.window_size:
-            logger.warning(
-                "max_samples=%d can never bind: a group is taken from a window of %d samples; "
-                "use a larger window, or no max_samples",
-                most,
-                self.window_size,
-            )
-
-    def _warn_of_a_small_window(self) -> None:
-        """Say once, at first sight, that lengths cannot be matched in this window."""
-        longest = max(self.budget.padded(item.sample.length) for item in self._buffered.values())
-        if self.budget.max_samples is None and self.budget.most(longest) > self.window_size:
-            logger.warning(
-                "a window of %d samples fits into one group of %d tokens: batches hold what comes, "
-                "and cannot be matched by length; use a larger window",
-                self.window_size,
-                self.budget.max_tokens,
-            )
 
     def _checked(self, state: Any) -> tuple[WindowState, Any]:
         """A state that fits, and the state of the source in it."""
@@ -332,22 +302,11 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.epoch = self._source_epoch(self.epoch)
         self._clear()
         self.put_back(buffered)
-        self._check_sums(state)
+        check_sums(state, self._held_tokens, self._held_loss_tokens)
         self.filler = filler
         self.drops = DropLog.from_state(state["drops"])
         self._arrived, self.num_overlong = state["arrived"], state["overlong"]
         self._arrived_digest = state["arrived_digest"]
-
-    def _check_sums(self, state: WindowState) -> None:
-        for name, saved, here in (
-            ("tokens", state["held_tokens"], self._held_tokens),
-            ("loss tokens", state["held_loss_tokens"], self._held_loss_tokens),
-        ):
-            if saved not in (None, here):
-                raise StateError(
-                    f"the samples of the state's window had {saved} {name}, they have {here} now: "
-                    "they must be of the same dataset, and the transform must be deterministic"
-                )
 
     def _restore_source(self, state: Any) -> None:
         try:

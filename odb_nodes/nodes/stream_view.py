@@ -4,9 +4,9 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from odb_nodes.arguments import choice, integer
+from odb_nodes.arguments import choice
 from odb_nodes.errors import StateError
-from odb_nodes.nodes.upstream import BaseNode
+from odb_nodes.nodes.graph import EpochSource
 from odb_nodes.state.content import pack_value, unpack_value
 from odb_nodes.state.schema import StreamState, check_stream_state
 
@@ -33,7 +33,7 @@ _EXACT_IN_DATASETS = frozenset(
 )
 
 
-class StreamView(BaseNode[Any]):
+class StreamView(EpochSource[Any]):
     """Yields the items of one pass over an iterable; each ``reset`` without a state starts another.
 
     An iterable with ``state_dict`` and ``load_state_dict`` (a Hugging Face ``IterableDataset``, a
@@ -63,7 +63,7 @@ class StreamView(BaseNode[Any]):
         resume: Literal["auto", "state", "skip"] = "auto",
         dataset_id: str | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(dataset_id)
         if not hasattr(iterable, "__iter__") or hasattr(iterable, "__next__"):
             raise ValueError(
                 f"iterable must give a new iterator at every iter(), got {type(iterable).__name__}"
@@ -82,7 +82,6 @@ class StreamView(BaseNode[Any]):
         self._by_state = all(found) and by_state
         self._what = f"the state of {type(iterable).__name__}"
         self._packed_once = False
-        self.dataset_id = dataset_id
         self.epoch = 0
         self._exhausted = False
         self._loaded: bytes | None = None  # the iterable's state, until it moves on from it
@@ -90,15 +89,6 @@ class StreamView(BaseNode[Any]):
         self._iterator: Iterator[Any] = iter(())
         self._begin(epoch=0, num_yielded=0, exhausted=False, loaded=None)
         self._next_epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next ``reset`` without a state start ``epoch``; a restored state wins."""
-        self._next_epoch = integer("epoch", epoch, least=0)
-
-    @property
-    def next_epoch(self) -> int:
-        """The pass that the next ``reset`` without a state begins."""
-        return self._next_epoch
 
     @property
     def reshuffles(self) -> bool:
@@ -201,9 +191,7 @@ class StreamView(BaseNode[Any]):
                 f"iterable, this {type(self._iterable).__name__} is resumed by "
                 f"{'state' if self._by_state else 'skipping'}: use the same iterable and resume="
             )
-        names = (known["dataset_id"], self.dataset_id)
-        if None not in names and names[0] != names[1]:
-            raise StateError(f"state is of dataset_id {names[0]!r}, this run has {names[1]!r}")
+        self.check_dataset_id(known["dataset_id"])
         return known, None if inner is None else unpack_value(inner, self._what)
 
     def _restore(self, initial_state: Any) -> None:

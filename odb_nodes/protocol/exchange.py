@@ -110,15 +110,20 @@ class Exchange:
             )
         return facts
 
-    def total(self, own: Int64s) -> Int64s:
-        """Sum over ranks, ``[T, 3]`` or, with costs, ``[T, 4]``; part of a round that goes on."""
-        return self.transport.all_sum(own, "totals")
+    def totals(self, own: Int64s, *, with_costs: bool) -> Int64s:
+        """What steps hold on all ranks; part of a round that goes on.
 
-    def highest(self, own: Int64s) -> Int64s:
-        """Maximum over ranks, ``[T]``; part of a round that goes on."""
-        highest = self.transport.all_max(own.tolist(), "highest cost")
+        Args:
+            own: Samples, tokens, loss tokens and cost of every step on this rank, ``[T, 4]``.
+            with_costs: Exchange the costs too.
+        Returns:
+            Sums over ranks ``[T, 3]``; with costs ``[T, 5]``, the highest cost of a rank last.
+        """
+        if not with_costs:
+            return self.transport.all_sum(own[:, :3], "totals")
+        highest = self.transport.all_max(own[:, 3].tolist(), "highest costs")
         self.transport.stats.rounds -= 1  # it is none of its own
-        return np.array(highest, np.int64)
+        return np.column_stack([self.transport.all_sum(own, "totals"), highest])
 
     def share_filler(self, blob: bytes | None) -> bytes | None:
         """The packed filler of the first rank that has one; part of a round that goes on.

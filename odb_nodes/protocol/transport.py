@@ -219,12 +219,17 @@ def _release(group: dist.ProcessGroup, transport: GlooTransport) -> None:
             del _users[group.group_name]
 
 
-def make_transport(group: Any, timeout_s: float) -> Transport:
+def make_transport(group: Any, timeout_s: float, transport: Transport | None = None) -> Transport:
     """A transport for a process group, for None (a world of one), or a transport as it is.
 
     Raises:
-        ValueError: Neither; or None where ``torch.distributed`` runs several processes.
+        ValueError: Both are given, or neither where ``torch.distributed`` runs several processes;
+            or the group is none of gloo.
     """
+    if group is not None and transport is not None:
+        raise ValueError("pass either process_group or transport, got both")
+    if transport is not None:
+        return transport
     if group is None:
         _check_alone()
         return SingleTransport()

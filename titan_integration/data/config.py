@@ -154,6 +154,15 @@ class DataConfig:
     audit_log: str | None = None
     """Prefix of one file a rank that lists each step's samples; for checks, not for speed."""
 
+    accept_changed: bool = False
+    """Resume although data, tokenizer or options that change samples are not what they were."""
+
+    stop_after_s: float | None = None
+    """Seconds after which the run saves and ends with exit code 143, as after SIGTERM."""
+
+    stop_within_s: float = 120.0
+    """Seconds that a signal leaves for the step to end and to be saved; then the process ends."""
+
     odb: OdbConfig = field(default_factory=OdbConfig)
 
     def validate(self) -> None:
@@ -192,8 +201,13 @@ class DataConfig:
                 "data.odb.rows and data.odb.shape are of packed rows, got data.odb.layout "
                 "'padded'; set --data.odb.layout packed, or leave them out"
             )
-        if self.odb.timeout_s <= 0:
-            raise UserError(f"data.odb.timeout_s must be positive, got {self.odb.timeout_s}")
+        for name, seconds in (
+            ("odb.timeout_s", self.odb.timeout_s),
+            ("stop_within_s", self.stop_within_s),
+            ("stop_after_s", self.stop_after_s),
+        ):
+            if seconds is not None and not seconds > 0:
+                raise UserError(f"data.{name} must be positive, got {seconds}; set --data.{name}")
 
     def encoding(self, max_len: int) -> Encoding:
         """What is done to rows for a model that takes ``max_len`` tokens. Raises UserError."""

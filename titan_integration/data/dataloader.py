@@ -5,9 +5,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import torch
+import tyro
 
 from odb_nodes import (
     Cost,
@@ -30,6 +31,8 @@ from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
+from titan_integration.data.growth import EpochRows
+from titan_integration.data.input_watch import InputWatch
 from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.data.load import Load
 from titan_integration.data.sources.index import SampleIndex
@@ -42,6 +45,9 @@ NEW_DATA_REMEDY = (
     "undo the change, train to another --dump_folder, or begin the data anew with "
     "--checkpoint.exclude_from_loading dataloader"
 )
+# Fields that the trainer fills in from its data section: no flags of the command line.
+T = TypeVar("T")
+Derived = Annotated[T, tyro.conf.Suppress]
 TitanBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
@@ -64,26 +70,26 @@ class OdbDataLoader(BaseDataLoader):
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
-        data: DataConfig = field(default_factory=DataConfig)
+        data: Derived[DataConfig] = field(default_factory=DataConfig)
         """Rows and batching."""
 
-        pad_to_multiple_of: int = 1
+        pad_to_multiple_of: Derived[int] = 1
         """What the model's parallelism, loss and attention ask of lengths."""
 
-        vocab_size: int | None = None
+        vocab_size: Derived[int | None] = None
         """Of the model; the tokenizer may not have more."""
 
-        infinite: bool = False
+        infinite: Derived[bool] = False
         """Of no effect; torchtitan's validator sets it."""
 
-        cost: tuple[float, float] = (1.0, 0.0)
+        cost: Derived[tuple[float, float]] = (1.0, 0.0)
         """What the model makes of a token, and of a pair of tokens of one sample."""
 
-        purpose: str = "train"
+        purpose: Derived[str] = "train"
         """Loaders of different purposes exchange over different groups; "held_out" reads the rows
         that ``data.validation_fraction`` keeps from training."""
 
-        check_folder: str | None = None
+        check_folder: Derived[str | None] = None
         """Keeps what the check of the rows found, for a resumed run."""
 
     def __init__(
@@ -101,6 +107,7 @@ class OdbDataLoader(BaseDataLoader):
         self.rows = self._open_rows()
         self.encoder = Encoder(tokenizer, config.data.encoding(max_len=seq_len))
         self.group = data_group("state", dp_rank, dp_world_size)
+        self.inputs: InputWatch | None = None  # for training rows that have a number
         self.use(None)
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
@@ -119,6 +126,7 @@ class OdbDataLoader(BaseDataLoader):
         data = self.config.data
         if data.check:
             folder = self.config.check_folder
+            self.loader.shutdown()  # two loaders cannot have one group
             self.use(
                 check_rows(
                     self.rows,
@@ -145,6 +153,7 @@ class OdbDataLoader(BaseDataLoader):
         self.checked = checked
         self.encoder.one_each = checked is None
         self.samples = SampleIndex(self.rows, None if checked is None else checked.counts)
+        self.epoch_samples = EpochRows(self.samples)
         self.loader = self._make_loader()
 
     def __iter__(self) -> Iterator[TitanBatch]:
@@ -164,6 +173,8 @@ class OdbDataLoader(BaseDataLoader):
                 self._deliver(batch, is_last_of_epoch=following is None)
                 yield self._to_titan(batch)
                 batch = following
+            if self.epoch_samples.end_epoch():
+                self._renew_loader(self.totals.epochs_done)
 
     def filler(self) -> TitanBatch:
         """An IDLE batch, to fill up the accumulation that the data ends in."""
@@ -183,21 +194,71 @@ class OdbDataLoader(BaseDataLoader):
         if self._state is None:
             return {self.STATE: b"", self.TOTALS: b""}
         states, totals = self._gather(self.totals)
-        return {self.STATE: pack_states(states), self.TOTALS: json.dumps(asdict(totals)).encode()}
+        told = {**asdict(totals), "past_rows": self.epoch_samples.past}
+        if self.inputs is not None:
+            told["inputs"] = asdict(self.inputs.now)
+        return {self.STATE: pack_states(states), self.TOTALS: json.dumps(told).encode()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a state's last batch, at this or another data-parallel degree."""
         if not state_dict.get(self.STATE):
             return
+        told = json.loads(state_dict[self.TOTALS])
+        past_rows, then = told.pop("past_rows", None), told.pop("inputs", None)
+        merged = Totals(**told)
+        self.totals = share(merged, self.dp_rank)
+        self.epoch_samples.past = (
+            merged.epochs_done * len(self.samples) if past_rows is None else past_rows
+        )
         with _explained():
             states = unpack_states(state_dict[self.STATE])
+            self._state = states[0]
+            if self._take_changes(then, states[0]):
+                self._note_end()
+                return
             if len(states) != self.dp_world_size:
                 states = reshard_states(states, self.dp_world_size)
             self._state = states[self.dp_rank]
             self.loader.load_state_dict(self._state)
-        merged = Totals(**json.loads(state_dict[self.TOTALS]))
-        self.totals = share(merged, self.dp_rank)
         self._note_end()
+
+    @property
+    def epochs_begun(self) -> int:
+        """Whole epochs and the one in progress."""
+        done = self.totals.epochs_done
+        return done + (self._state is not None and describe_state(self._state)["epoch"] >= done)
+
+    def note_inputs(self) -> None:
+        """Take the fingerprints of what samples are made from; all ranks, after the check."""
+        self.inputs = InputWatch(
+            self.rows, self.encoder, self.config.data, rank=self.dp_rank, group=self.group
+        )
+
+    def _take_changes(self, then: Any, state: dict[str, Any]) -> bool:
+        """Compare the data with that of the state, all ranks together.
+
+        Returns:
+            Whether the state is done with: its epoch has ended, and the next has more samples.
+        Raises:
+            UserError: They differ, and that was not accepted.
+        """
+        if self.inputs is None:
+            return False
+        told = describe_state(state)
+        then_samples, ended = told["num_samples"], self.totals.epochs_done > told["epoch"]
+        more = self.inputs.accept(then, then_samples, len(self.samples), told["epoch"])
+        if more and not ended:
+            self.epoch_samples.first(then_samples)
+            self._renew_loader(None)
+        elif more:
+            self._renew_loader(told["epoch"] + 1)
+        return more and ended
+
+    def _renew_loader(self, epoch: int | None) -> None:
+        self.loader.shutdown()
+        self.loader = self._make_loader()
+        if epoch is not None:
+            self.loader.set_epoch(epoch)
 
     def merged_totals(self) -> Totals:
         """Counts of the run over all ranks; they must call this together."""
@@ -279,7 +340,7 @@ class OdbDataLoader(BaseDataLoader):
     def _make_loader(self) -> OdbLoader:
         data, odb = self.config.data, self.config.data.odb
         return odb_loader(
-            self.samples,
+            self.epoch_samples.now,
             self.encoder,
             token_budget=self._budget(),
             layout=self._layout(),

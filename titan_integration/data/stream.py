@@ -42,6 +42,9 @@ class OdbStreamLoader(OdbDataLoader):
             "trained on are left out as they come"
         )
 
+    def note_inputs(self) -> None:
+        """Nothing: a stream is read once, and has no size to compare."""
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a state's last batch, on as many ranks as saved it."""
         packed = state_dict.get(self.STATE)

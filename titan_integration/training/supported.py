@@ -1,6 +1,7 @@
 """What torchtitan 0.3 cannot do with batches of changing shape: refused before it starts."""
 
 import math
+from pathlib import Path
 
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.errors import UserError
@@ -21,6 +22,7 @@ from titan_integration.upstream import (
 )
 
 _FIXED = "--data.odb.layout packed --data.odb.shape fixed"  # what lifts the bans on changing shapes
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
 FLEX_BLOCK = 128  # tokens; flex_attention's kernels work on blocks of them
 BOUNDED_DISPATCHERS = (
     DeepEPTokenDispatcher.Config,
@@ -43,6 +45,21 @@ def length_multiple(config: Trainer.Config, wanted: int) -> int:
     if any(type(c) is not DenseFlexAttention.Config for c in uses(config, FlexAttention.Config)):
         needs.append(FLEX_BLOCK)
     return math.lcm(*needs)
+
+
+def check_tokenizer_folder(folder: str) -> None:
+    """Raise UserError unless there is a tokenizer in the folder."""
+    path = Path(folder)
+    why = ""
+    if not path.is_dir():
+        why = ", which is no folder" if path.exists() else ", which is not there"
+    elif not any((path / name).is_file() for name in TOKENIZER_FILES):
+        why = f", which has none of {', '.join(TOKENIZER_FILES)}"
+    if why:
+        raise UserError(
+            f"hf_assets_path must be a folder with a tokenizer, got {folder!r}{why}; set "
+            "--hf_assets_path"
+        )
 
 
 def check_supported(config: Trainer.Config, data: DataConfig) -> None:

@@ -105,7 +105,7 @@ def test_an_encoder_travels_to_worker_processes(encoder_for: Make) -> None:
 def test_without_a_check_a_row_of_several_samples_is_an_error(encoder_for: Make) -> None:
     encoder = encoder_for(max_len=50, too_long="chunk")
     encoder.one_each = True
-    with pytest.raises(Refused, match="leave out --data.no-check"):
+    with pytest.raises(Refused, match=r"leave out --data.no-check"):
         encoder(({"text": LONG}, 0))
 
 
@@ -139,7 +139,7 @@ def test_templates_go_by_name_and_rows_with_tools_have_their_own(
     for choice, start in (("rag", "R"), (str(path), "M")):
         encoder = Encoder(hf, DEFAULT.__class__(max_len=9, chat_template=choice))
         assert encoder._templates["default"].source[0] == start
-    with pytest.raises(UserError, match="got 'none'.*has default, rag, tool_use"):
+    with pytest.raises(UserError, match=r"got 'none'.*has default, rag, tool_use"):
         Encoder(hf, DEFAULT.__class__(max_len=9, chat_template="none"))
     hf = _config(tmp_path / "undecided", tokenizer, chat_template=named[1:])
     with pytest.raises(UserError, match="no chat template is the default"):
@@ -148,7 +148,7 @@ def test_templates_go_by_name_and_rows_with_tools_have_their_own(
 
 def test_chats_without_a_template_say_what_to_do(tokenizer: Path, tmp_path: Path) -> None:
     encoder = Encoder(_config(tmp_path / "none", tokenizer, chat_template=None), DEFAULT)
-    with pytest.raises(Refused, match="has no chat template; give one by --data.chat_template"):
+    with pytest.raises(Refused, match=r"has no chat template; give one by --data.chat_template"):
         encoder((chat("q", "a"), 0))
 
 
