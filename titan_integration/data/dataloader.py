@@ -11,7 +11,6 @@ import torch
 import tyro
 
 from odb_nodes import (
-    Cost,
     OdbLoader,
     PackCollate,
     Packed,
@@ -27,6 +26,7 @@ from odb_nodes import (
     unpack_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
+from titan_integration.data.batches import batch_collate, batch_layout
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
@@ -364,20 +364,11 @@ class OdbDataLoader(BaseDataLoader):
         )
 
     def _layout(self) -> Packed | Padded:
-        odb, cost = self.config.data.odb, Cost(*self.config.cost)
-        return Packed(rows=odb.rows, cost=cost) if odb.layout == "packed" else Padded(cost=cost)
+        return batch_layout(self.config.data.odb, self.config.cost)
 
     def _collate(self) -> PadCollate | PackCollate:
-        odb = self.config.data.odb
-        if odb.layout != "packed":
-            return PadCollate(pad_to_multiple_of=self._rounding(), positions=True)
-        return PackCollate(
-            odb.token_budget // odb.rows,
-            rows=odb.rows,
-            shape=odb.shape,
-            pad_to_multiple_of=self._rounding(),
-            longest_padding=self.encoder.encoding.max_len,  # models check positions of padding, too
-        )
+        max_len = self.encoder.encoding.max_len
+        return batch_collate(self.config.data.odb, self._rounding(), max_len)
 
     @property
     def _positions(self) -> str:

@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=1000, help="of all ranks")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--budget", type=int, default=2048, help=f"tokens, of lengths / {SCALE}")
+    parser.add_argument("--repeat", type=int, default=3, help="epochs of each; the least counts")
     parser.add_argument("--width", type=int, default=64, help="of the model, which has 2 layers")
     args = parser.parse_args(argv)
     torch.manual_seed(0)
@@ -83,8 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in tqdm(args.workloads, disable=not sys.stderr.isatty()):
         lengths = (WORKLOADS[name].draw(args.samples) // SCALE).clip(2, MAX_TOKENS)
         shares = [share.tolist() for share in deal(lengths, args.ranks)]
-        seconds = {}
-        for column, base in COLUMNS.items():
+        seconds = dict.fromkeys(COLUMNS, float("inf"))
+        for column in [*COLUMNS] * args.repeat:  # in turns: what else runs here comes and goes
+            base = COLUMNS[column]
             setting = Setting(
                 policy=base.policy,
                 layout=base.layout,
@@ -92,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 window=256,
                 budget=args.budget,
             )
-            seconds[column] = epoch_seconds(model, shares, setting)
+            seconds[column] = min(seconds[column], epoch_seconds(model, shares, setting))
         packed = seconds["packed"]
         print(
             f"| {name} | {packed:.1f} | {seconds['first-fit'] / packed:.3f} | "
