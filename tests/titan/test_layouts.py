@@ -17,6 +17,7 @@ from titan_integration.training.trainer import OdbTrainer
 pytestmark = pytest.mark.timeout(900)  # several runs a test
 
 ROWS = 60
+BOARD = ["--metrics.enable_tensorboard"]
 FIXED = ["--data.max_samples", str(ROWS), "--data.odb.shape", "fixed"]
 FIXED += ["--data.odb.token_budget", "2048", "--data.odb.overlong", "drop"]
 
@@ -24,8 +25,8 @@ FIXED += ["--data.odb.token_budget", "2048", "--data.odb.overlong", "drop"]
 @pytest.mark.parametrize(
     "shape",
     [
-        ["--data.odb.token_budget", "512"],
-        [*FIXED[2:], "--data.odb.rows", "2"],
+        ["--data.odb.token_budget", "512", "--training.global_batch_size", "6"],
+        [*FIXED[2:], "--data.odb.rows", "2", "--training.global_batch_size", "8"],
     ],
     ids=["dynamic", "fixed"],
 )
@@ -33,7 +34,7 @@ def test_gradients_equal_the_float64_reference_with_idle_ranks_and_a_partial_acc
     tmp_path: Path, data_args: list[str], shape: list[str]
 ) -> None:
     args = [*data_args, *shape, "--data.max_samples", "45"]
-    args += ["--training.global_batch_size", "6", "--training.max_norm", "1e9"]
+    args += ["--training.max_norm", "1e9"]
     train(tmp_path, *args, ranks=2, config="tiny_documents", entry="tests.titan.gradient_check64")
     report = json.loads((tmp_path / "gradients.json").read_text())
     assert max(report["errors"]) < 1e-12
@@ -45,7 +46,7 @@ def test_two_stages_of_a_pipeline_train_as_one_rank_does(
     tmp_path: Path, data_args: list[str]
 ) -> None:
     first, one, two = (tmp_path / name for name in ("first", "one", "two"))
-    args = [*data_args, *FIXED, "--training.global_batch_size", "2"]
+    args = [*data_args, *FIXED, "--training.global_batch_size", "2", *BOARD]
     # Stages draw their weights in another order: both go on from one checkpoint.
     train(first, *args, "--training.steps", "1", config="tiny_documents")
     for folder in (one, two):
@@ -66,6 +67,7 @@ def test_a_run_says_its_layout_and_measures_fill_and_balance(
     tmp_path: Path, data_args: list[str]
 ) -> None:
     args = [*data_args, "--data.max_samples", str(ROWS), "--data.odb.token_budget", "512"]
+    args += BOARD
     result = train(tmp_path, *args, ranks=2, config="tiny_documents")
     assert "Batches are packed (as VarlenAttention asks), at most 512 tokens" in result.out
     found = scalars(tmp_path)
