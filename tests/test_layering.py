@@ -27,6 +27,7 @@ LAYERS = (
     ("titan_integration.data",),
     ("titan_integration.run",),
     ("titan_integration.plan",),
+    ("titan_integration.run",),
     ("titan_integration.training",),
     ("titan_integration",),
     ("hf_integration.arguments", "hf_integration.errors", "hf_integration.upstream"),

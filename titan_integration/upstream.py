@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from torchtitan.config import TORCH_DTYPE_MAP, ConfigManager, DebugConfig, TrainingConfig
     from torchtitan.hf_datasets.text_datasets import ChatDataset
     from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
-    from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
+    from torchtitan.models.common.attention import (
+        FlexAttention,
+        ScaledDotProductAttention,
+        VarlenAttention,
+        create_varlen_metadata_for_document,
+    )
     from torchtitan.models.common.config_utils import (
         decoder_vocab_size,
         make_ffn_config,

@@ -1,6 +1,6 @@
 """The data section's batching as arguments of ``odb_nodes``, for rows by number and for streams."""
 
-from odb_nodes import PadCollate, Rounding, TokenBudget
+from odb_nodes import Cost, PackCollate, Packed, PadCollate, Padded, Rounding, TokenBudget
 from titan_integration.data.config import OdbConfig
 
 
@@ -10,9 +10,9 @@ def make_rounding(odb: OdbConfig, *, multiple: int, max_len: int) -> Rounding:
     Args:
         odb: The section.
         multiple: What the model needs, in tokens.
-        max_len: Longest sample. A padded row may be as long; a packed one, as the budget.
+        max_len: Longest sample. A padded row may be as long; a packed one, as the budget allows.
     """
-    longest = odb.token_budget if odb.layout == "packed" else max_len
+    longest = odb.token_budget // odb.rows if odb.layout == "packed" else max_len
     return Rounding(
         multiple=multiple,
         per_doubling=odb.shape_buckets,
@@ -25,6 +25,32 @@ def make_budget(odb: OdbConfig, rounding: Rounding) -> TokenBudget:
     return TokenBudget(odb.token_budget, rounding=None if odb.layout == "packed" else rounding)
 
 
-def make_collate(odb: OdbConfig, rounding: Rounding) -> PadCollate:
-    """Samples to tensors."""
-    return PadCollate(pad_to_multiple_of=rounding, layout=odb.layout, positions=True)
+def make_layout(odb: OdbConfig, cost: tuple[float, float]) -> Packed | Padded:
+    """Which samples form a microbatch.
+
+    Args:
+        odb: Whose layout is decided.
+        cost: What the model makes of a token, and of a pair of tokens of one sample.
+    """
+    if odb.layout == "packed":
+        return Packed(rows=odb.rows, cost=Cost(*cost))
+    return Padded(cost=Cost(*cost))
+
+
+def make_collate(odb: OdbConfig, rounding: Rounding, max_len: int) -> PadCollate | PackCollate:
+    """Samples to tensors.
+
+    Args:
+        odb: Whose layout is decided.
+        rounding: Of the length of rows.
+        max_len: Longest sample; models check the positions of padding, too.
+    """
+    if odb.layout != "packed":
+        return PadCollate(pad_to_multiple_of=rounding, positions=True)
+    return PackCollate(
+        odb.token_budget // odb.rows,
+        rows=odb.rows,
+        shape=odb.shape,
+        pad_to_multiple_of=rounding,
+        longest_padding=max_len,
+    )

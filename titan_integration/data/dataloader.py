@@ -17,7 +17,7 @@ from odb_nodes import (
     reshard_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
-from titan_integration.data.batching import make_budget, make_collate, make_rounding
+from titan_integration.data.batching import make_budget, make_collate, make_layout, make_rounding
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
@@ -27,6 +27,7 @@ from titan_integration.data.growth import EpochRows
 from titan_integration.data.input_watch import InputWatch, without_lengths
 from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.data.inputs.origin import count_by_source, source_map
+from titan_integration.data.load import Load
 from titan_integration.data.saved import Saved, explained
 from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
@@ -74,6 +75,9 @@ class OdbDataLoader(BaseDataLoader):
         infinite: Derived[bool] = False
         """Of no effect; torchtitan's validator sets it."""
 
+        cost: Derived[tuple[float, float]] = (1.0, 0.0)
+        """What the model makes of a token, and of a pair of tokens of one sample."""
+
         purpose: Derived[str] = "train"
         """Loaders of different purposes exchange over different groups; "held_out" reads the rows
         that ``data.validation_fraction`` keeps from training."""
@@ -104,7 +108,8 @@ class OdbDataLoader(BaseDataLoader):
         self.sources: torch.Tensor | None = None
         self.exhausted = False
         self.shapes: set[torch.Size] = set()
-        self._filler: torch.Tensor | None = None  # a token to fill up the last step with
+        self.load = Load()
+        self._filler: tuple[torch.Tensor, torch.Tensor] | None = None  # ids and positions
 
     def check(self) -> None:
         """Check tokenizer and rows, and count the samples that each row gives.
@@ -170,10 +175,9 @@ class OdbDataLoader(BaseDataLoader):
     def filler(self) -> TitanBatch:
         """An IDLE batch, to fill up the accumulation that the data ends in."""
         assert self._filler is not None
-        tokens = self._filler
+        tokens, positions = self._filler
         self.totals.padded_tokens += tokens.numel()
         self.totals.idle_steps += 1
-        positions = torch.arange(tokens.shape[1]).expand_as(tokens)
         labels = torch.full_like(tokens, IGNORE_INDEX)
         return {"input": tokens, "positions": positions}, labels
 
@@ -274,7 +278,8 @@ class OdbDataLoader(BaseDataLoader):
         self.totals.add(batch.info, labels.numel())
         self._note_sources(batch)
         self.shapes.add(labels.shape)
-        self._filler = batch.tensors["input_ids"][:1, : self.config.pad_to_multiple_of].clone()
+        self.load.add(batch.info)
+        self._filler = self._fill_up_with(batch)
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
@@ -286,11 +291,20 @@ class OdbDataLoader(BaseDataLoader):
             return
         views = () if batch.info.idle else batch.info.views
         numbers = [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views]
-        layout = self.config.data.odb.layout
-        self.sources = source_map(numbers, batch.tensors["positions"], layout=layout)
+        odb = self.config.data.odb
+        positions = batch.tensors[self._positions]
+        self.sources = source_map(numbers, positions, layout=odb.layout or "padded", rows=odb.rows)
         loss_tokens = count_by_source(self.sources, batch.tensors["labels"], len(names))
         for number, name in enumerate(names):
             self.totals.add_source(name, numbers.count(number), loss_tokens[number])
+
+    def _fill_up_with(self, batch: OdbBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens and positions of an IDLE batch: as few as can be, where shapes may change."""
+        tokens = batch.tensors["input_ids"]
+        if self.config.data.odb.shape == "fixed":
+            return tokens, batch.tensors[self._positions]
+        tokens = tokens[:1, : self.config.pad_to_multiple_of].clone()
+        return tokens, torch.arange(tokens.shape[1]).expand_as(tokens)
 
     def _note_end(self) -> None:
         data, totals = self.config.data, self.totals
@@ -300,7 +314,7 @@ class OdbDataLoader(BaseDataLoader):
 
     def _to_titan(self, batch: OdbBatch) -> TitanBatch:
         tensors = batch.tensors
-        inputs = {"input": tensors["input_ids"], "positions": tensors["positions"]}
+        inputs = {"input": tensors["input_ids"], "positions": tensors[self._positions]}
         return inputs, tensors["labels"]
 
     def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
@@ -327,6 +341,7 @@ class OdbDataLoader(BaseDataLoader):
             self.epoch_samples.now,
             self.encoder,
             token_budget=make_budget(odb, self._rounding()),
+            layout=make_layout(odb, self.config.cost),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -339,9 +354,13 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=make_collate(odb, self._rounding()),
+            collate=make_collate(odb, self._rounding(), self.encoder.encoding.max_len),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,
             timeout_s=odb.timeout_s,
         )
+
+    @property
+    def _positions(self) -> str:
+        return "position_ids" if self.config.data.odb.layout == "packed" else "positions"

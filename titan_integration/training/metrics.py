@@ -14,12 +14,20 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from titan_integration.data.dataloader import OdbDataLoader
+from titan_integration.data.load import Load
 from titan_integration.data.totals import DROP_REASONS, Totals
 from titan_integration.source_loss import SourceLoss
 from titan_integration.upstream import MetricsProcessor
 
 logger = logging.getLogger(__name__)
-_MEANS = ("exchange_wait_s", "data_wait_s", "window_fill")  # over ranks; the others are sums
+_MEANS = (  # over ranks; the others are sums
+    "exchange_wait_s",
+    "data_wait_s",
+    "window_fill",
+    "fill",
+    "cost",
+    "slowest_over_mean",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +38,7 @@ class Snapshot:
     step: int
     totals: Totals
     wait_s: float
+    load: Load
 
 
 class OdbMetricsProcessor(MetricsProcessor):
@@ -126,7 +135,11 @@ class OdbMetricsProcessor(MetricsProcessor):
         wait_s = float(self._loader.loader.exchange_stats()["wait_s"])
         # A copy: the loader goes on counting.
         return Snapshot(
-            time_s=time.perf_counter(), step=step, totals=replace(totals), wait_s=wait_s
+            time_s=time.perf_counter(),
+            step=step,
+            totals=replace(totals),
+            wait_s=wait_s,
+            load=replace(self._loader.load),
         )
 
     def _reduce(self, step: int) -> tuple[float, dict[str, float]]:
@@ -182,6 +195,7 @@ class OdbMetricsProcessor(MetricsProcessor):
             "exchange_wait_s": now.wait_s - last.wait_s,
             "data_wait_s": sum(self.data_loading_times),
             "window_fill": held / window if window else 0.0,
+            **now.load.since(last.load),
         }
 
     def _names(self) -> tuple[str, ...]:

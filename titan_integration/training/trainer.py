@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from titan_integration.run.failures import explain, first_line
 from titan_integration.run.guard import Guard, make_writable
 from titan_integration.source_loss import SourceLoss
 from titan_integration.training.announce import announce
+from titan_integration.training.batches import cost_of, describe_batches, layout_of
 from titan_integration.training.ending import sum_up, why_nothing_is_left
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.safe_steps import SafeSteps
@@ -100,7 +101,7 @@ class OdbTrainer(Trainer):
             model = self.model_spec.model if self.model_spec is not None else None
             kind = OdbStreamLoader if data.streaming else OdbDataLoader
             return kind.Config(
-                data=data,
+                data=replace(data, odb=replace(data.odb, layout=layout_of(self, data))),
                 pad_to_multiple_of=length_multiple(self, data.odb.pad_to_multiple_of),
                 vocab_size=getattr(model, "vocab_size", None),
                 purpose=purpose,
@@ -113,6 +114,10 @@ class OdbTrainer(Trainer):
     steps: SafeSteps
 
     def __init__(self, config: Config) -> None:
+        parts: list[Any] = [config.dataloader, config.validator.dataloader]
+        for part in parts:
+            if isinstance(part, OdbDataLoader.Config):
+                part.cost = cost_of(config, part.data)
         self.guard: Guard | None = None
         try:
             super().__init__(config)
@@ -208,6 +213,11 @@ class OdbTrainer(Trainer):
         loss = super().forward_backward_step(**kwargs)
         self.steps.health.note_loss(loss)
         if self.odb is not None and self.meter.should_log(self.step):
+            if self.parallel_dims.pp_enabled:
+                # Only the last stage has the loss, the others have -1, and rank 0 logs.
+                loss = loss.detach().clone()
+                stages = self.parallel_dims.get_mesh("pp").get_group()
+                dist.all_reduce(loss, dist.ReduceOp.MAX, group=stages)
             self.meter.add_loss(loss.detach())
         return loss
 
@@ -236,6 +246,7 @@ class OdbTrainer(Trainer):
     def _plan(self, odb: OdbDataLoader) -> None:
         """The length of the run, as far as is known; a resume may change it."""
         data = self.config.data
+        logger.info(describe_batches(self.config, data, odb.config))
         assert isinstance(self.lr_schedulers, SampleLRSchedulers)
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
@@ -277,7 +288,7 @@ class OdbTrainer(Trainer):
         batches: list[TitanBatch] = []
         sources: list[torch.Tensor] = []
         num_loss_tokens = total_loss_tokens = padding = 0
-        for _ in range(self.gradient_accumulation_steps):
+        for _ in range(self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches):
             if odb.exhausted:
                 batches.append(odb.filler())
                 padding += batches[-1][1].numel()

@@ -1,7 +1,6 @@
 """Which source each token of a batch comes from, for counts and losses by source."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 
@@ -14,7 +13,8 @@ def source_map(
     sources: Sequence[int],
     positions: torch.Tensor,
     *,
-    layout: Literal["padded", "packed"],
+    layout: str,
+    rows: int = 1,
 ) -> torch.Tensor:
     """Number of the source of every token; -1 where no sample is.
 
@@ -24,11 +24,13 @@ def source_map(
     Args:
         sources: Of the samples of the batch, in their order; empty for an IDLE one.
         positions: Of the tokens in their samples, ``int64[B, L]``.
-        layout: Padded: a row per sample; packed: one row of samples, then padding.
+        layout: "padded", a row per sample; or "packed", a row of samples, then padding.
+        rows: Packed rows; of several, which do not say where their padding begins, no source is
+            known.
     Returns:
         ``int64[B, L]``.
     """
-    if not sources:
+    if not sources or (layout == "packed" and rows > 1):
         return torch.full_like(positions, NO_SOURCE)
     numbers = torch.tensor([*sources, NO_SOURCE])
     if layout == "padded":
