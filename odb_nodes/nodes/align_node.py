@@ -304,8 +304,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         state = self._fitting(initial_state)
         self._start.say_what_changed(state["settings"])
         self.source.reset(state["source"])
-        if self.source.view is None:
-            self.source.epoch = state["epoch"]
+        self.source.epoch = state["epoch"]
         round_ = round_from_state(state["pending"], self.source.sample_refs, self._room)
         self._start_pass(quota_done=state["quota_done"])
         self.counters = Counters.from_state(state["counters"])

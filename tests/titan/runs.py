@@ -20,6 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 
 from titan_integration.run.processes import parents
 from tools.chaos.preload import PIDS, Preloaded
+from tools.chaos.processes import family, forked, kill
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 240.0  # ten times what a run takes on two idle cores
@@ -119,11 +120,7 @@ class Run:
 
     def kill(self) -> None:
         """SIGKILL the launcher and all processes below it."""
-        for pid in self.pids():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill(self.pids())
         self.process.wait()
 
     def outliving(self, pids: list[int], limit_s: float = 10.0) -> list[int]:
@@ -137,11 +134,7 @@ class Run:
 
     def pids(self) -> list[int]:
         """The run's processes that are alive: the one started here and its descendants."""
-        started_by = parents()
-        found = [self.process.pid, *(pid for pid, _ in self._forked())]
-        for pid in found:
-            found += [child for child, parent in started_by.items() if parent == pid]
-        return [pid for pid in dict.fromkeys(found) if pid in started_by]
+        return family([self.process.pid, *(pid for pid, _ in forked(self._pids))])
 
     def signal(self, rank: int, signum: signal.Signals) -> None:
         """Send a signal to one rank only."""
@@ -150,17 +143,13 @@ class Run:
     def wait_for_listening(self) -> None:
         """Wait until rank 0 has taken over the signals, as the first thing that it does."""
         started = time.monotonic()
-        while not any(rank == "0" and _catches(pid) for pid, rank in self._forked()):
+        while not any(rank == "0" and _catches(pid) for pid, rank in forked(self._pids)):
             assert time.monotonic() - started < LIMIT_S, self._tail()
             time.sleep(0.02)
 
     def pid_of(self, rank: int) -> int:
         """The process of that rank, of a run that is not fresh."""
-        return next(pid for pid, found in self._forked() if found == str(rank))
-
-    def _forked(self) -> list[tuple[int, str]]:
-        lines = [line.split() for line in self._pids.read_text().splitlines()]
-        return [(int(pid), rank) for pid, rank in lines]
+        return next(pid for pid, found in forked(self._pids) if found == str(rank))
 
     def _tail(self) -> str:
         return (self._out.read_text() + self._err.read_text())[-4000:]

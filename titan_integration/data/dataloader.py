@@ -1,9 +1,7 @@
 """``odb_loader`` in the place of a torchtitan dataloader."""
 
-import contextlib
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -12,34 +10,31 @@ import tyro
 
 from odb_nodes import (
     OdbLoader,
-    PadCollate,
     Rounding,
-    StateError,
-    TokenBudget,
     describe_state,
     odb_loader,
     pack_states,
     reshard_states,
-    unpack_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
+from titan_integration.data.batching import make_budget, make_collate, make_layout, make_rounding
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
+from titan_integration.data.fingerprints import Inputs
 from titan_integration.data.growth import EpochRows
-from titan_integration.data.input_watch import InputWatch
+from titan_integration.data.input_watch import InputWatch, without_lengths
 from titan_integration.data.inputs.mixture import Mixture
+from titan_integration.data.inputs.origin import count_by_source, source_map
+from titan_integration.data.load import Load
+from titan_integration.data.saved import Saved, explained
 from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
 from titan_integration.upstream import BaseDataLoader, HuggingFaceTokenizer
 
-NEW_DATA_REMEDY = (
-    "undo the change, train to another --dump_folder, or begin the data anew with "
-    "--checkpoint.exclude_from_loading dataloader"
-)
 # Fields that the trainer fills in from its data section: no flags of the command line.
 T = TypeVar("T")
 Derived = Annotated[T, tyro.conf.Suppress]
@@ -56,12 +51,15 @@ class OdbDataLoader(BaseDataLoader):
         samples: The samples of one epoch, dropped ones included.
         totals: Counts of what was delivered; of this rank where they differ between ranks.
         info: What the batch delivered last holds.
+        sources: Number of the source of each of its tokens (-1: of none), ``int64[B, L]``; None
+            where there is one source only.
         exhausted: Whether no rank will get another batch in this run.
         shapes: Distinct shapes of this rank's batches since the process started.
     """
 
     STATE = "odb"
     TOTALS = "totals"
+    loader: OdbLoader
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
@@ -76,6 +74,9 @@ class OdbDataLoader(BaseDataLoader):
 
         infinite: Derived[bool] = False
         """Of no effect; torchtitan's validator sets it."""
+
+        cost: Derived[tuple[float, float]] = (1.0, 0.0)
+        """What the model makes of a token, and of a pair of tokens of one sample."""
 
         purpose: Derived[str] = "train"
         """Loaders of different purposes exchange over different groups; "held_out" reads the rows
@@ -104,9 +105,11 @@ class OdbDataLoader(BaseDataLoader):
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
         self.info: StepInfo | None = None
+        self.sources: torch.Tensor | None = None
         self.exhausted = False
         self.shapes: set[torch.Size] = set()
-        self._filler: torch.Tensor | None = None  # a token to fill up the last step with
+        self.load = Load()
+        self._filler: tuple[torch.Tensor, torch.Tensor] | None = None  # ids and positions
 
     def check(self) -> None:
         """Check tokenizer and rows, and count the samples that each row gives.
@@ -145,11 +148,13 @@ class OdbDataLoader(BaseDataLoader):
         self.encoder.one_each = checked is None
         self.samples = SampleIndex(self.rows, None if checked is None else checked.counts)
         self.epoch_samples = EpochRows(self.samples)
+        if hasattr(self, "loader"):
+            self.loader.shutdown()  # two loaders cannot share a group
         self.loader = self._make_loader()
 
     def __iter__(self) -> Iterator[TitanBatch]:
         while not self.exhausted:
-            with _explained():
+            with explained():
                 batches = iter(self.loader)  # a loaded state is checked against rows and settings
             batch = next(batches, None)
             if batch is None:
@@ -170,10 +175,9 @@ class OdbDataLoader(BaseDataLoader):
     def filler(self) -> TitanBatch:
         """An IDLE batch, to fill up the accumulation that the data ends in."""
         assert self._filler is not None
-        tokens = self._filler
+        tokens, positions = self._filler
         self.totals.padded_tokens += tokens.numel()
         self.totals.idle_steps += 1
-        positions = torch.arange(tokens.shape[1]).expand_as(tokens)
         labels = torch.full_like(tokens, IGNORE_INDEX)
         return {"input": tokens, "positions": positions}, labels
 
@@ -186,33 +190,33 @@ class OdbDataLoader(BaseDataLoader):
         if self._state is None:
             return {self.STATE: b"", self.TOTALS: b""}
         states, totals = self._gather(self.totals)
-        told = {**asdict(totals), "past_rows": self.epoch_samples.past}
-        if self.inputs is not None:
-            told["inputs"] = asdict(self.inputs.now)
-        return {self.STATE: pack_states(states), self.TOTALS: json.dumps(told).encode()}
+        inputs = None if self.inputs is None else self.inputs.now
+        past = self.epoch_samples.past
+        saved = Saved(states=states, totals=totals, past_samples=past, inputs=inputs)
+        return {self.STATE: pack_states(states), self.TOTALS: saved.to_bytes()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a state's last batch, at this or another data-parallel degree."""
         if not state_dict.get(self.STATE):
             return
-        told = json.loads(state_dict[self.TOTALS])
-        past_rows, then = told.pop("past_rows", None), told.pop("inputs", None)
-        merged = Totals(**told)
-        self.totals = share(merged, self.dp_rank)
-        self.epoch_samples.past = (
-            merged.epochs_done * len(self.samples) if past_rows is None else past_rows
-        )
-        with _explained():
-            states = unpack_states(state_dict[self.STATE])
-            self._state = states[0]
-            if self._take_changes(then, states[0]):
-                self._note_end()
-                return
-            if len(states) != self.dp_world_size:
-                states = reshard_states(states, self.dp_world_size)
-            self._state = states[self.dp_rank]
-            self.loader.load_state_dict(self._state)
+        with explained():
+            self._load(Saved.read(state_dict[self.STATE], state_dict[self.TOTALS]))
         self._note_end()
+
+    def _load(self, saved: Saved) -> None:
+        epochs, past = saved.totals.epochs_done, saved.past_samples
+        self.totals = share(saved.totals, self.dp_rank)
+        self.epoch_samples.past = epochs * len(self.samples) if past is None else past
+        states = saved.states
+        self._state = states[0]
+        if self._take_changes(saved.inputs, states[0]):
+            return
+        if len(states) != self.dp_world_size:
+            states = reshard_states(states, self.dp_world_size)
+        self._state = states[self.dp_rank]
+        if self.inputs is not None and self.inputs.changed:
+            self._state = without_lengths(self._state)
+        self.loader.load_state_dict(self._state)
 
     @property
     def epochs_begun(self) -> int:
@@ -226,7 +230,7 @@ class OdbDataLoader(BaseDataLoader):
             self.rows, self.encoder, self.config.data, rank=self.dp_rank, group=self.group
         )
 
-    def _take_changes(self, then: Any, state: dict[str, Any]) -> bool:
+    def _take_changes(self, then: Inputs | None, state: dict[str, Any]) -> bool:
         """Compare the data with that of the state, all ranks together.
 
         Returns:
@@ -272,12 +276,35 @@ class OdbDataLoader(BaseDataLoader):
         self.info = batch.info
         labels = batch.tensors["labels"]
         self.totals.add(batch.info, labels.numel())
+        self._note_sources(batch)
         self.shapes.add(labels.shape)
-        self._filler = batch.tensors["input_ids"][:1, : self.config.pad_to_multiple_of].clone()
+        self.load.add(batch.info)
+        self._filler = self._fill_up_with(batch)
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
         self._note_end()
+
+    def _note_sources(self, batch: OdbBatch) -> None:
+        names = self.rows.names
+        if len(names) < 2:
+            return
+        views = () if batch.info.idle else batch.info.views
+        numbers = [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views]
+        odb = self.config.data.odb
+        positions = batch.tensors[self._positions]
+        self.sources = source_map(numbers, positions, layout=odb.layout or "padded", rows=odb.rows)
+        loss_tokens = count_by_source(self.sources, batch.tensors["labels"], len(names))
+        for number, name in enumerate(names):
+            self.totals.add_source(name, numbers.count(number), loss_tokens[number])
+
+    def _fill_up_with(self, batch: OdbBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens and positions of an IDLE batch: as few as can be, where shapes may change."""
+        tokens = batch.tensors["input_ids"]
+        if self.config.data.odb.shape == "fixed":
+            return tokens, batch.tensors[self._positions]
+        tokens = tokens[:1, : self.config.pad_to_multiple_of].clone()
+        return tokens, torch.arange(tokens.shape[1]).expand_as(tokens)
 
     def _note_end(self) -> None:
         data, totals = self.config.data, self.totals
@@ -287,7 +314,7 @@ class OdbDataLoader(BaseDataLoader):
 
     def _to_titan(self, batch: OdbBatch) -> TitanBatch:
         tensors = batch.tensors
-        inputs = {"input": tensors["input_ids"], "positions": tensors["positions"]}
+        inputs = {"input": tensors["input_ids"], "positions": tensors[self._positions]}
         return inputs, tensors["labels"]
 
     def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
@@ -298,37 +325,23 @@ class OdbDataLoader(BaseDataLoader):
             totals.append(item[1])
         return states, merge(totals)
 
-    def _longest_batch(self) -> int:
-        """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
-        odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
-        most = odb.token_budget if odb.layout == "packed" else self.encoder.encoding.max_len
-        return -(-most // multiple) * multiple
-
     def _open_rows(self) -> Mixture:
         return self.config.data.inputs().open(held_out=self.config.purpose == "held_out")
 
     def _rounding(self) -> Rounding:
-        return Rounding(
+        return make_rounding(
+            self.config.data.odb,
             multiple=self.config.pad_to_multiple_of,
-            per_doubling=self.config.data.odb.shape_buckets,
-            longest=self._longest_batch(),
+            max_len=self.encoder.encoding.max_len,
         )
-
-    def _collate(self) -> PadCollate:
-        layout = self.config.data.odb.layout
-        return PadCollate(pad_to_multiple_of=self._rounding(), layout=layout, positions=True)
-
-    def _budget(self) -> TokenBudget:
-        odb = self.config.data.odb
-        rounding = None if odb.layout == "packed" else self._rounding()
-        return TokenBudget(odb.token_budget, rounding=rounding)
 
     def _make_loader(self) -> OdbLoader:
         data, odb = self.config.data, self.config.data.odb
         return odb_loader(
             self.epoch_samples.now,
             self.encoder,
-            token_budget=self._budget(),
+            token_budget=make_budget(odb, self._rounding()),
+            layout=make_layout(odb, self.config.cost),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -341,18 +354,13 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=self._collate(),
+            collate=make_collate(odb, self._rounding(), self.encoder.encoding.max_len),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,
             timeout_s=odb.timeout_s,
         )
 
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn a state that does not fit into something a person can act on."""
-    try:
-        yield
-    except StateError as error:
-        raise UserError(f"the checkpoint does not fit: {error}; {NEW_DATA_REMEDY}") from error
+    @property
+    def _positions(self) -> str:
+        return "position_ids" if self.config.data.odb.layout == "packed" else "positions"
