@@ -59,6 +59,8 @@ class SourceLoss:
 
     def take(self, group: dist.ProcessGroup | None) -> dict[str, float]:
         """Mean loss per token of each source that had any since last asked, over all ranks."""
+        if len(self.names) < 2:
+            return {}
         both = torch.stack([self._sums, self._tokens]).double().cpu()
         if group is not None:
             dist.all_reduce(both, group=group)

@@ -69,13 +69,12 @@ def test_held_out_rows_are_validated_on_and_never_trained_on(
     tmp_path: Path, data_args: list[str]
 ) -> None:
     args = ["--data.validation_fraction", "0.1", "--validator.enable", "--validator.freq", "100"]
-    result = train(tmp_path / "run", *data_args, *args)
+    train(tmp_path / "run", *data_args, *args)
     found = summary(tmp_path / "run")
     assert (found["samples_total"], found["coverage"]) == (216, "exact")
     lines = (tmp_path / "run" / "audit.validation.rank0.jsonl").read_text().splitlines()
     seen = [index for line in map(json.loads, lines) for index in line.get("indices", [])]
     assert sorted(seen) == list(range(24))
-    assert "validate" in result.out
 
 
 def test_the_parts_of_a_packed_row_know_their_sources() -> None:
