@@ -47,6 +47,8 @@ FIELDS: Table = {
         "initial_load_in_hf",
         "exclude_from_loading",
         "load_step",
+        "folder",
+        "load_only",
     ),
     "MetricsProcessor.Config": ("log_freq",),
     "LRSchedulersContainer.Config": (
@@ -80,6 +82,7 @@ PARAMETERS: Table = {
     "Trainer.__init__": ("self", "config"),
     "Trainer.close": ("self",),
     "Trainer.train": ("self",),
+    "Trainer.init_distributed": ("self",),
     "Trainer.train_step": ("self", "data_iterator"),
     "Trainer.batch_generator": ("self", "data_iterable"),
     "Trainer.should_continue_training": ("self",),
@@ -172,6 +175,7 @@ KEYWORDS: Table = {
 ATTRIBUTES: Table = {
     "Trainer": (
         "config",
+        "checkpointer",
         "dataloader",
         "device",
         "gradient_accumulation_steps",
@@ -238,10 +242,26 @@ LINES: Table = {
     "Trainer.train_step": (
         "for _ in range(self.gradient_accumulation_steps):",
         "self.lr_schedulers.step()",
+        "dist_utils.clip_grad_norm_(",
+        'f"Loss is not finite',
     ),
+    "torchtitan.train:main": ("init_logger()", "ConfigManager()", "config_manager.parse_args()"),
     "Trainer.post_dataloading_process": ("self.ntokens_seen += labels.numel()",),
     "Trainer.batch_generator": ("self.metrics_processor.ntokens_since_last_log += ",),
     "CheckpointManager": ("DATALOADER: dataloader",),
+    "CheckpointManager.__init__": (
+        "self.interval = config.interval",
+        "self.purge_queue: queue.Queue",
+        "self.keep_latest_k = config.keep_latest_k",
+    ),
+    "CheckpointManager._load": ("self._find_load_step() if step == -1 else step",),
+    "CheckpointManager._save": ("self.dcp_save(", "checkpoint_id=checkpoint_id"),
+    "CheckpointManager._save_last_step": (
+        "self.dcp_save(",
+        "checkpoint_id=self._create_checkpoint_id(curr_step)",
+    ),
+    "CheckpointManager._should_purge": ("self.keep_latest_k > 0",),
+    "CheckpointManager._should_save": ("curr_step % self.interval == 0",),
     "LRSchedulersContainer.state_dict": ('return {"last_epoch": ',),
     "Validator.validate": ("inputs, labels, extra_kwargs = self.post_dataloading_process(",),
     "torchtitan.models.common.attention:create_attention_mask": ("_compiled_create_block_mask(",),
