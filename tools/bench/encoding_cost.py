@@ -63,8 +63,9 @@ def _samples(encoder: Encoder, file: str, most: int) -> tuple[list[Item], list[s
             parts = encoder.plan(row).parts
         except RowError:
             continue
+        part: Any
         for number, part in enumerate(parts):
-            text = getattr(part, "text", None) or encoder.decode(part.ids)  # type: ignore[union-attr]
+            text = getattr(part, "text", None) or encoder.decode(part.ids)
             items.append((row, number))
             texts.append(text)
     step = max(1, len(items) // most)
