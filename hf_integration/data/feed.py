@@ -111,11 +111,9 @@ def _shape(batch: Any) -> Any:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Turn a state that does not fit into something a person can act on."""
+    """A state that does not fit becomes a Refusal, with what can be done."""
+    remedy = "undo the change, or begin anew in another output_dir"
     try:
         yield
     except StateError as error:
-        raise Refusal(
-            f"the checkpoint does not fit: {error}; undo the change, or begin anew in another "
-            "output_dir"
-        ) from error
+        raise Refusal(f"the checkpoint does not fit: {error}; {remedy}") from error
