@@ -97,7 +97,8 @@ def _reference_step(model: torch.nn.Module, batches: list[Any]) -> None:
         (functional.cross_entropy(logits, labels, reduction="sum") / total).backward()
     with torch.no_grad():
         for weight in model.parameters():
-            weight -= RATE * weight.grad  # type: ignore[operator]
+            assert weight.grad is not None
+            weight.sub_(RATE * weight.grad)
 
 
 def test_stopped_and_resumed_each_recipe_trains_as_one_process_does(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from peft import LoraConfig, get_peft_model
-from transformers import MixtralConfig, MixtralForCausalLM, Trainer
+from transformers import LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Trainer
 from trl import SFTConfig, SFTTrainer
 
 from odb_nodes.protocol.transport import gather
@@ -26,7 +26,7 @@ class CheckedTrainer(Checked, Trainer):
     pass
 
 
-class MeanLlama(tiny.LlamaForCausalLM):
+class MeanLlama(LlamaForCausalLM):
     """A model that gives the mean over its own tokens, and takes no number to divide by."""
 
     accepts_loss_kwargs = False

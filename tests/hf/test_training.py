@@ -105,7 +105,7 @@ def test_metrics_go_through_the_trainers_log(tmp_path: Path) -> None:
 
 
 def test_an_incomplete_newest_checkpoint_is_skipped(tmp_path: Path) -> None:
-    saves = {"save_strategy": "steps", "save_steps": 2}
+    saves: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2}
     whole = build(tmp_path / "whole", **saves)
     whole.train()
     folder = tmp_path / "again"
@@ -158,7 +158,7 @@ def test_a_checkpoint_taken_within_a_step_has_the_samples_of_that_step_before_it
 def test_a_finished_run_started_again_trains_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    saves = {"save_strategy": "steps", "save_steps": 2}
+    saves: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2}
     build(tmp_path, **saves).train(resume_from_checkpoint=True)
     again = build(tmp_path, **saves)
     again.train(resume_from_checkpoint=True)
