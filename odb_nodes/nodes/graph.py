@@ -121,8 +121,8 @@ def _check_iterable(iterable: Any) -> None:
         why = "it does not tell the iterable its epoch"
     if why is not None:
         raise ValueError(
-            f"the state of an IterableWrapper over a {type(iterable).__name__} is not exact, {why}; "
-            "use odb_nodes.StreamView instead of IterableWrapper"
+            f"the state of an IterableWrapper over a {type(iterable).__name__} is not exact, {why}"
+            "; use odb_nodes.StreamView instead of IterableWrapper"
         )
 
 

@@ -88,6 +88,8 @@ class StreamView(BaseNode[Any]):
         self._what = f"the state of {type(iterable).__name__}"
         self.dataset_id = dataset_id
         self.epoch = 0
+        self._still: set[bytes | None] = set()  # states that do not say where the iterable is
+        self._at_first = True  # no item since the beginning, or since a state was loaded
         self._was_restored = False  # the iterable was given a state at some time
         self._exhausted = False
         self._loaded: bytes | None = None  # the iterable's state, until it moves on from it
@@ -188,7 +190,7 @@ class StreamView(BaseNode[Any]):
         self.epoch, self._next_epoch = epoch, epoch + 1
         self._num_yielded, self._exhausted, self._loaded = num_yielded, exhausted, loaded
         self._base = (loaded, num_yielded)
-        self._still: set[bytes | None] = {loaded}
+        self._still = {loaded}
         self._at_first = True
         self._may_stand_at_end = False
         self._iterator = iter(())

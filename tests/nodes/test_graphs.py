@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -207,7 +208,11 @@ def test_a_graph_resumes_exactly_at_every_step(graph: tuple[str, str], size: int
 
     for step in range(steps + 1):
         world = InProcessWorld(size)
-        assert all(world.run(lambda rank, t, step=step: resume(rank, t, step))), step
+        assert all(world.run(partial(resume, step=step))), step
+
+
+def _with_state(work: Any, states: list[Any], rank: int, transport: Any) -> Any:
+    return work(rank, transport, states[rank])
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -229,7 +234,8 @@ def test_ranks_whose_sources_cycle_at_different_times_stay_together(size: int) -
     steps = len(whole[0][0])
     for step in range(1, steps):
         world = InProcessWorld(size)
-        found = world.run(lambda rank, t, step=step: cycled(rank, t, whole[rank][2][step - 1]))
+        states = [states[step - 1] for _, _, states in whole]
+        found = world.run(partial(_with_state, cycled, states))
         for (first, second, _), (rest, after, _) in zip(whole, found, strict=True):
             assert same_batches(rest, first[step:])
             assert same_batches(after, second)
