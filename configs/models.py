@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from titan_integration.training.dense_attention import DenseFlexAttention
-from titan_integration.training.document_attention import DocumentAttention
+from titan_integration.attention.dense import DenseFlexAttention
+from titan_integration.attention.documents import DocumentAttention
 from titan_integration.upstream import FlexAttention, ModelSpec, ScaledDotProductAttention
 
 

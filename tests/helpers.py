@@ -61,6 +61,18 @@ def _equal(left: Any, right: Any) -> bool:
     return bool(left.equal(right) if hasattr(left, "equal") else left == right)
 
 
+def batches_and_state(loader: Any, state: Any, steps: int | None) -> tuple[list[Any], Any]:
+    """Batches of a loader from a state on, for some steps or to the end, and the state then."""
+    if state is not None:
+        loader.load_state_dict(state)
+    batches = []
+    for batch in loader:
+        batches.append(batch)
+        if len(batches) == steps:
+            break
+    return batches, loader.state_dict()
+
+
 def run_loaders(
     size: int, build: Callable[..., Any], states: Sequence[Any] | None, steps: int | None
 ) -> list[tuple[list[Any], Any]]:
@@ -75,14 +87,7 @@ def run_loaders(
 
     def work(rank: int, transport: Any) -> tuple[list[Any], Any]:
         with build(process_group=transport, rank=rank, world_size=size) as loader:
-            if states is not None:
-                loader.load_state_dict(states[rank])
-            batches = []
-            for batch in loader:
-                batches.append(batch)
-                if len(batches) == steps:
-                    break
-            return batches, loader.state_dict()
+            return batches_and_state(loader, None if states is None else states[rank], steps)
 
     return InProcessWorld(size).run(work)
 

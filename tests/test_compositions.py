@@ -23,7 +23,7 @@ from odb_nodes import (
     reshard_states,
 )
 from odb_nodes.testing import InProcessWorld
-from tests.helpers import Tokens, random_lengths, same_batches
+from tests.helpers import Tokens, batches_and_state, random_lengths, same_batches
 from tests.nodes.test_graphs import Filter, same, tokens_of
 
 EXAMPLES = int(os.environ.get("ODB_COMPOSITIONS", "60"))
@@ -88,14 +88,7 @@ def build(graph: dict[str, Any], options: dict[str, Any], rank: int, transport: 
 def run(make: Any, states: Any, steps: int | None, rank: int, transport: Any) -> Any:
     """Batches, and the state after them."""
     with make(rank, transport) as loader:
-        if states is not None:
-            loader.load_state_dict(states[rank])
-        batches = []
-        for batch in loader:
-            batches.append(batch)
-            if len(batches) == steps:
-                break
-        return batches, loader.state_dict()
+        return batches_and_state(loader, None if states is None else states[rank], steps)
 
 
 def ids(batches: Any) -> list[int]:

@@ -2,9 +2,11 @@
 
 import os
 import resource
+from collections.abc import Iterable
 
 import torch
 import torch._utils
+from torch.distributed.fsdp import FSDPModule
 
 from titan_integration import upstream
 
@@ -49,3 +51,11 @@ class CpuMemoryMonitor:
 
     def reset_peak_stats(self) -> None:
         """Nothing to reset."""
+
+
+def sum_without_scaling(model_parts: Iterable[torch.nn.Module]) -> None:
+    """Let FSDP sum gradients plainly: gloo cannot scale while it sums, as FSDP asks otherwise."""
+    for model in model_parts:
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from titan_integration.training.dense_attention import DenseFlexAttention
+from titan_integration.attention.dense import DenseFlexAttention
 
 BATCH, LENGTH, HEADS, SIZE = 2, 48, 4, 8
 

@@ -7,9 +7,9 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from configs.llama3 import small
+from titan_integration.attention.dense import DenseFlexAttention
+from titan_integration.attention.documents import DocumentAttention
 from titan_integration.training.batches import model_cost
-from titan_integration.training.dense_attention import DenseFlexAttention
-from titan_integration.training.document_attention import DocumentAttention
 from titan_integration.upstream import create_varlen_metadata_for_document, llama3_registry
 
 BATCH, LENGTH, HEADS, SIZE = 2, 24, 4, 8

@@ -1,7 +1,22 @@
 """The data section's batching as arguments of ``odb_nodes``, for rows by number and for streams."""
 
-from odb_nodes import Cost, PackCollate, Packed, PadCollate, Padded, Rounding, TokenBudget
-from titan_integration.data.config import OdbConfig
+from typing import Any
+
+import torch
+
+from odb_nodes import (
+    Cost,
+    OdbLoader,
+    PackCollate,
+    Packed,
+    PadCollate,
+    Padded,
+    Rounding,
+    TokenBudget,
+    odb_loader,
+)
+from titan_integration.data.config import DataConfig, OdbConfig
+from titan_integration.data.encoding.encoder import Encoder
 
 
 def make_rounding(odb: OdbConfig, *, multiple: int, max_len: int) -> Rounding:
@@ -54,3 +69,58 @@ def make_collate(odb: OdbConfig, rounding: Rounding, max_len: int) -> PadCollate
         pad_to_multiple_of=rounding,
         longest_padding=max_len,
     )
+
+
+def make_loader(
+    samples: Any,
+    encoder: Encoder,
+    data: DataConfig,
+    *,
+    rounding: Rounding,
+    cost: tuple[float, float],
+    group: Any,
+    rank: int,
+    world_size: int,
+) -> OdbLoader:
+    """``odb_loader`` on samples by number, as the section says."""
+    odb = data.odb
+    return odb_loader(
+        samples,
+        encoder,
+        token_budget=make_budget(odb, rounding),
+        layout=make_layout(odb, cost),
+        window=odb.window,
+        num_workers=odb.num_workers,
+        worker_method=odb.worker_method,
+        process_group=group,
+        rank=rank,
+        world_size=world_size,
+        shuffle=data.shuffle,
+        seed=data.seed,
+        join=odb.join,
+        policy=odb.policy,
+        idle=odb.idle,
+        overlong=odb.overlong,
+        collate=make_collate(odb, rounding, encoder.encoding.max_len),
+        prefetch=odb.prefetch,
+        pin_memory=torch.cuda.is_available(),
+        on_error=odb.on_error,
+        timeout_s=odb.timeout_s,
+    )
+
+
+def idle_batch(
+    tensors: dict[str, torch.Tensor], positions: str, multiple: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and positions of an IDLE batch: as few as can be, where shapes may change.
+
+    Args:
+        tensors: Of a batch.
+        positions: The key of its positions.
+        multiple: What lengths are multiples of; None keeps the shape of the batch.
+    """
+    tokens = tensors["input_ids"]
+    if multiple is None:
+        return tokens, tensors[positions]
+    tokens = tokens[:1, :multiple].clone()
+    return tokens, torch.arange(tokens.shape[1]).expand_as(tokens)

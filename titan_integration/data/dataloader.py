@@ -12,16 +12,16 @@ from odb_nodes import (
     OdbLoader,
     Rounding,
     describe_state,
-    odb_loader,
     pack_states,
     reshard_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
-from titan_integration.data.batching import make_budget, make_collate, make_layout, make_rounding
+from titan_integration.data.batching import idle_batch, make_loader, make_rounding
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
+from titan_integration.data.encoding.tokenizer import check_size
 from titan_integration.data.fingerprints import Inputs
 from titan_integration.data.growth import EpochRows
 from titan_integration.data.input_watch import InputWatch, without_lengths
@@ -120,7 +120,6 @@ class OdbDataLoader(BaseDataLoader):
         data = self.config.data
         if data.check:
             folder = self.config.check_folder
-            self.loader.shutdown()  # two loaders cannot have one group
             self.use(
                 check_rows(
                     self.rows,
@@ -135,12 +134,7 @@ class OdbDataLoader(BaseDataLoader):
 
     def check_tokenizer(self) -> None:
         """Raise UserError if it has more tokens than the model."""
-        size, limit = self.encoder.tokenizer.get_vocab_size(), self.config.vocab_size
-        if limit is not None and size > limit:
-            raise UserError(
-                f"the tokenizer may have at most the model's {limit} tokens, got {size}; "
-                "set --hf_assets_path to the model's tokenizer"
-            )
+        check_size(self.encoder.tokenizer, self.config.vocab_size)
 
     def use(self, checked: Checked | None) -> None:
         """Take the samples that a check has counted; without one, a row is one sample."""
@@ -279,32 +273,25 @@ class OdbDataLoader(BaseDataLoader):
         self._note_sources(batch)
         self.shapes.add(labels.shape)
         self.load.add(batch.info)
-        self._filler = self._fill_up_with(batch)
+        fixed = self.config.data.odb.shape == "fixed"
+        multiple = None if fixed else self.config.pad_to_multiple_of
+        self._filler = idle_batch(batch.tensors, self._positions, multiple)
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
         self._note_end()
 
     def _note_sources(self, batch: OdbBatch) -> None:
-        names = self.rows.names
+        names, odb = self.rows.names, self.config.data.odb
         if len(names) < 2:
             return
         views = () if batch.info.idle else batch.info.views
         numbers = [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views]
-        odb = self.config.data.odb
-        positions = batch.tensors[self._positions]
-        self.sources = source_map(numbers, positions, layout=odb.layout or "padded", rows=odb.rows)
+        positions, layout = batch.tensors[self._positions], odb.layout or "padded"
+        self.sources = source_map(numbers, positions, layout=layout, rows=odb.rows)
         loss_tokens = count_by_source(self.sources, batch.tensors["labels"], len(names))
         for number, name in enumerate(names):
             self.totals.add_source(name, numbers.count(number), loss_tokens[number])
-
-    def _fill_up_with(self, batch: OdbBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens and positions of an IDLE batch: as few as can be, where shapes may change."""
-        tokens = batch.tensors["input_ids"]
-        if self.config.data.odb.shape == "fixed":
-            return tokens, batch.tensors[self._positions]
-        tokens = tokens[:1, : self.config.pad_to_multiple_of].clone()
-        return tokens, torch.arange(tokens.shape[1]).expand_as(tokens)
 
     def _note_end(self) -> None:
         data, totals = self.config.data, self.totals
@@ -313,9 +300,8 @@ class OdbDataLoader(BaseDataLoader):
         self.exhausted = drained or filled
 
     def _to_titan(self, batch: OdbBatch) -> TitanBatch:
-        tensors = batch.tensors
-        inputs = {"input": tensors["input_ids"], "positions": tensors[self._positions]}
-        return inputs, tensors["labels"]
+        ids, positions = batch.tensors["input_ids"], batch.tensors[self._positions]
+        return {"input": ids, "positions": positions}, batch.tensors["labels"]
 
     def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
         states, totals = [], []
@@ -336,29 +322,15 @@ class OdbDataLoader(BaseDataLoader):
         )
 
     def _make_loader(self) -> OdbLoader:
-        data, odb = self.config.data, self.config.data.odb
-        return odb_loader(
+        return make_loader(
             self.epoch_samples.now,
             self.encoder,
-            token_budget=make_budget(odb, self._rounding()),
-            layout=make_layout(odb, self.config.cost),
-            window=odb.window,
-            num_workers=odb.num_workers,
-            worker_method=odb.worker_method,
-            process_group=data_group(self.config.purpose, self.dp_rank, self.dp_world_size),
+            self.config.data,
+            rounding=self._rounding(),
+            cost=self.config.cost,
+            group=data_group(self.config.purpose, self.dp_rank, self.dp_world_size),
             rank=self.dp_rank,
             world_size=self.dp_world_size,
-            shuffle=data.shuffle,
-            seed=data.seed,
-            join=odb.join,
-            policy=odb.policy,
-            idle=odb.idle,
-            overlong=odb.overlong,
-            collate=make_collate(odb, self._rounding(), self.encoder.encoding.max_len),
-            prefetch=odb.prefetch,
-            pin_memory=torch.cuda.is_available(),
-            on_error=odb.on_error,
-            timeout_s=odb.timeout_s,
         )
 
     @property

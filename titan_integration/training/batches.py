@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 import torch
 
+from titan_integration.attention.dense import DenseFlexAttention
 from titan_integration.data.config import DataConfig
 from titan_integration.data.dataloader import OdbDataLoader
-from titan_integration.training.dense_attention import DenseFlexAttention
 from titan_integration.upstream import (
     FlexAttention,
     ModelSpec,

@@ -3,10 +3,10 @@
 import math
 from pathlib import Path
 
+from titan_integration.attention.dense import DenseFlexAttention
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.errors import UserError
 from titan_integration.training.batches import has_sdpa, is_fixed, layout_of, uses
-from titan_integration.training.dense_attention import DenseFlexAttention
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.validator import OdbValidator
@@ -19,6 +19,7 @@ from titan_integration.upstream import (
     HybridEPTokenDispatcher,
     MinimalAsyncEPTokenDispatcher,
     Trainer,
+    TrainingConfig,
 )
 
 _FIXED = "--data.odb.layout packed --data.odb.shape fixed"  # what lifts the bans on changing shapes
@@ -252,3 +253,15 @@ def _check_components(config: Trainer.Config) -> None:
 def _model_limit(config: Trainer.Config) -> int | None:
     model = config.model_spec.model if config.model_spec is not None else None
     return model.max_seq_len if isinstance(model, Decoder.Config) else None
+
+
+def default_training() -> TrainingConfig:
+    """A run that the data ends, of batches whose shapes change."""
+    return TrainingConfig(local_batch_size=1, steps=UNLIMITED_STEPS, disable_cuda_graphs=True)
+
+
+def default_checkpoint() -> CheckpointManager.Config:
+    """Checkpoints that a run can go on from, also the last one."""
+    return CheckpointManager.Config(
+        enable=True, interval=500, last_save_model_only=False, initial_load_model_only=False
+    )

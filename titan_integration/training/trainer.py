@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
 
+from titan_integration import cpu
 from titan_integration.data.audit import AuditLog
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.data.dataloader import OdbDataLoader, TitanBatch
@@ -30,12 +30,13 @@ from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.supported import (
     check_supported,
     check_tokenizer_folder,
+    default_checkpoint,
+    default_training,
     length_multiple,
 )
 from titan_integration.training.validator import OdbValidator, validation_data
 from titan_integration.upstream import (
     BaseCheckpointManager,
-    CheckpointManager,
     HuggingFaceTokenizer,
     LRSchedulersContainer,
     MetricsProcessor,
@@ -45,16 +46,6 @@ from titan_integration.upstream import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-def _training() -> TrainingConfig:
-    return TrainingConfig(local_batch_size=1, steps=UNLIMITED_STEPS, disable_cuda_graphs=True)
-
-
-def _checkpoint() -> CheckpointManager.Config:
-    return CheckpointManager.Config(
-        enable=True, interval=500, last_save_model_only=False, initial_load_model_only=False
-    )
 
 
 class OdbTrainer(Trainer):
@@ -74,8 +65,8 @@ class OdbTrainer(Trainer):
         lr_scheduler: LRSchedulersContainer.Config = field(
             default_factory=SampleLRSchedulers.Config
         )
-        training: TrainingConfig = field(default_factory=_training)
-        checkpoint: BaseCheckpointManager.Config = field(default_factory=_checkpoint)
+        training: TrainingConfig = field(default_factory=default_training)
+        checkpoint: BaseCheckpointManager.Config = field(default_factory=default_checkpoint)
         validator: Validator.Config = field(default_factory=OdbValidator.Config)
 
         def __post_init__(self) -> None:
@@ -128,11 +119,7 @@ class OdbTrainer(Trainer):
             raise UserError(f"the trainer cannot be built: {first_line(error)}") from error
         assert self.guard is not None
         if self.device.type == "cpu":
-            for module in self.model_parts:
-                for part in module.modules():
-                    if isinstance(part, FSDPModule):
-                        # gloo cannot scale while it sums, which FSDP asks of it otherwise.
-                        part.set_force_sum_reduction_for_comms(True)
+            cpu.sum_without_scaling(self.model_parts)
         self.odb = self.dataloader if isinstance(self.dataloader, OdbDataLoader) else None
         self.steps = SafeSteps(self.guard, config, self.odb)
         self.guard.protect(self.checkpointer, self.steps.before_save)

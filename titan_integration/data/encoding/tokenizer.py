@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from titan_integration.errors import UserError
 from titan_integration.upstream import HuggingFaceTokenizer
 
 
@@ -27,3 +28,13 @@ class ChatTokenizer(HuggingFaceTokenizer):
             super().set_chat_template(self._source)
         text: str = super().apply_chat_template(messages, **kwargs)
         return text
+
+
+def check_size(tokenizer: HuggingFaceTokenizer, vocab_size: int | None) -> None:
+    """Raise UserError if a tokenizer has more tokens than the model; None is not known."""
+    size = tokenizer.get_vocab_size()
+    if vocab_size is not None and size > vocab_size:
+        raise UserError(
+            f"the tokenizer may have at most the model's {vocab_size} tokens, got {size}; "
+            "set --hf_assets_path to the model's tokenizer"
+        )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from titan_integration.training.dense_attention import attend_with_lse
+from titan_integration.attention.dense import attend_with_lse
 from titan_integration.upstream import VarlenAttention
 
 

@@ -1,0 +1,4 @@
+"""Attention for machines on which flex and varlen attention cannot train: densely, or by document.
+
+May import ``upstream`` only.
+"""
