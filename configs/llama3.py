@@ -26,7 +26,7 @@ from titan_integration.upstream import (
 )
 
 from .debug import DEBUG_VOCAB, debug_config
-from .models import with_dense_flex, with_sdpa
+from .models import with_dense_flex, with_documents, with_sdpa
 
 
 def debug_odb() -> OdbTrainer.Config:
@@ -39,13 +39,18 @@ def debug_flex() -> OdbTrainer.Config:
     return debug_config(with_dense_flex(small()))
 
 
+def debug_packed() -> OdbTrainer.Config:
+    """The same with attention per document: packed rows at the cost that they have on a GPU."""
+    return debug_config(with_documents(small()))
+
+
 def llama3_8b_sft() -> OdbTrainer.Config:
     """Full fine-tune of Llama 3.1 8B from its Hugging Face weights in ``hf_assets_path``."""
     config = with_odb(
         llama3_configs.llama3_8b(),
         model_spec=llama3_registry("8B", attn_backend="varlen"),
         optimizer=default_adamw(lr=1e-5),
-        data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384, layout="packed")),
+        data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384)),
     )
     config.checkpoint.initial_load_in_hf = True
     return config

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from titan_integration.training.dense_attention import DenseFlexAttention
+from titan_integration.training.document_attention import DocumentAttention
 from titan_integration.upstream import FlexAttention, ModelSpec, ScaledDotProductAttention
 
 
@@ -29,8 +30,13 @@ def with_sdpa(spec: ModelSpec) -> ModelSpec:
 
 
 def with_dense_flex(spec: ModelSpec) -> ModelSpec:
-    """Document masks on any device, slowly: for packed rows on a CPU."""
+    """Document masks on any device, slowly: for masks that are more than causal per document."""
     return _with_attention(spec, DenseFlexAttention.Config)
+
+
+def with_documents(spec: ModelSpec) -> ModelSpec:
+    """Attention per document on any device, as fast as it can be: for packed rows on a CPU."""
+    return _with_attention(spec, DocumentAttention.Config)
 
 
 def _with_attention(spec: ModelSpec, config: type[Any]) -> ModelSpec:

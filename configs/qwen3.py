@@ -23,7 +23,7 @@ def qwen3_8b_sft() -> OdbTrainer.Config:
     config = with_odb(
         qwen3_configs.sft_qwen3_8b_math(),
         model_spec=qwen3_registry("8B", attn_backend="varlen"),
-        data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384, layout="packed")),
+        data=DataConfig(too_long="drop", odb=OdbConfig(token_budget=16384)),
     )
     config.checkpoint.initial_load_in_hf = True
     return config

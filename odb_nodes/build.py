@@ -1,11 +1,14 @@
 """The usual pipeline in one call."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from odb_nodes.arguments import integer
 from odb_nodes.batching.budget import TokenBudget
-from odb_nodes.collate import PadCollate
+from odb_nodes.batching.cost import Cost
+from odb_nodes.batching.layout import Layout
+from odb_nodes.batching.layouts import find_layout
 from odb_nodes.loader import OdbLoader
 from odb_nodes.nodes.align_node import AlignNode
 from odb_nodes.nodes.grouping_node import GroupingNode
@@ -14,6 +17,7 @@ from odb_nodes.nodes.sample_mapper import SampleMapper
 from odb_nodes.nodes.sampler_view import SamplerView
 from odb_nodes.nodes.stream_source import split_stream, stream_source
 from odb_nodes.nodes.upstream import BaseNode
+from odb_nodes.pack import Shape, collate_for
 from odb_nodes.protocol.transport import SingleTransport, Transport, make_transport
 
 
@@ -22,6 +26,10 @@ def odb_loader(
     transform: Callable[..., Any] | None = None,
     *,
     token_budget: int | TokenBudget,
+    layout: str | Layout = "padded",
+    rows: int | None = None,
+    shape: Shape | None = None,
+    cost: tuple[float, float] | None = None,
     window: int = 1024,
     length: Callable[[Any], int] | None = None,
     num_workers: int = 0,
@@ -51,12 +59,19 @@ def odb_loader(
     overlong: Literal["alone", "drop", "raise"] = "alone",
     timeout_s: float = 600.0,
 ) -> OdbLoader:
-    """Batches of at most ``token_budget`` padded tokens, the same number of steps on every rank.
+    """Batches of at most ``token_budget`` tokens, the same number of steps on every rank.
 
     Args:
         dataset: Map-style (``__len__`` and ``__getitem__``), an iterable, or a torchdata node.
         transform: ``raw -> {"input_ids": ..., "labels": ...}``, or None to drop the sample.
-        token_budget: Padded tokens per rank and step.
+        token_budget: Tokens per rank and step, in their layout.
+        layout: "padded", samples of like length padded to the longest; "packed", rows of whole
+            documents for attention that knows documents; or a ``Padded`` or ``Packed``.
+        rows: Rows of a packed step, 1 by default; each has ``token_budget // rows`` tokens.
+        shape: Of packed steps, "dynamic" (default) or "fixed"; see ``PackCollate``, which is the
+            default ``collate`` of packed steps.
+        cost: ``(a, b)``: a document of L tokens costs ``a * L + b * L * L``. Packed groups are
+            then cut to one cost, so that no rank waits for another.
         window: Samples buffered per rank; more is closer to the fewest steps.
         length: ``data -> tokens``; default ``len(data["input_ids"])``.
         num_workers: Workers for dataset and transform; 0 maps in a background thread.
@@ -82,7 +97,8 @@ def odb_loader(
         steps_per_round: Most steps between two exchanges.
         idle: "emit" or "skip" steps on which this rank has nothing.
         filler: Data of a sample to be masked on IDLE steps; see ``AlignNode``.
-        collate: ``list of data -> tensors``; default ``PadCollate()``.
+        collate: ``list of data -> tensors``; default ``PadCollate()``, for packed steps
+            ``PackCollate(...)``.
         prefetch: Batches prepared ahead.
         pin_memory: Copy tensors into pinned memory.
         restart: Iterating from a state of the end of an epoch gives the next epoch, else nothing.
@@ -96,46 +112,43 @@ def odb_loader(
     Raises:
         ValueError: An argument out of range, or a group that does not fit rank and world size.
     """
+    budget = (
+        token_budget
+        if isinstance(token_budget, TokenBudget)
+        else TokenBudget(integer("token_budget", token_budget, least=1))
+    )
+    how = find_layout(layout, rows=rows, cost=None if cost is None else Cost(*cost))
+    collate = _collate(collate, how, budget, shape, overlong)
     transport = _transport(process_group, transport, rank, world_size, timeout_s)
+    work = _Work(
+        transform=transform,
+        length=length,
+        num_workers=num_workers,
+        method=worker_method,
+        multiprocessing_context=multiprocessing_context,
+        persistent_workers=persistent_workers,
+        rng_seed=rng_seed,
+        on_error=on_error,
+        # Rounds take samples in bursts; reading ahead keeps the workers busy between them.
+        read_ahead=max(1, integer("window", window, least=1) // 2) if prefetch else 0,
+        timeout_s=timeout_s,
+    )
     source: BaseNode[Any]
     if _is_map_style(dataset):
-        source = SampleMapper(
-            SamplerView(
-                len(dataset),
-                rank=transport.rank,
-                world_size=transport.world_size,
-                shuffle=shuffle,
-                seed=seed,
-                dataset_id=dataset_id,
-            ),
-            dataset,
-            transform,
-            length=length,
-            num_workers=num_workers,
-            method=worker_method,
-            rng_seed=rng_seed,
-            on_error=on_error,
-            multiprocessing_context=multiprocessing_context,
-            persistent_workers=persistent_workers,
-            timeout_s=timeout_s,
-            # Rounds take samples in bursts; reading ahead keeps the workers busy between them.
-            read_ahead=max(1, integer("window", window, least=1) // 2) if prefetch else 0,
-        )
-    else:
-        if rng_seed is not None:
-            raise ValueError(
-                "rng_seed needs a map-style dataset: an item of a stream has no fixed position"
-            )
-        source = stream_source(
-            _stream(dataset, transport, split),
-            transform,
-            num_workers=num_workers,
-            method=worker_method,
-            multiprocessing_context=multiprocessing_context,
-            on_error=on_error,
+        view = SamplerView(
+            len(dataset),
+            rank=transport.rank,
+            world_size=transport.world_size,
+            shuffle=shuffle,
+            seed=seed,
             dataset_id=dataset_id,
         )
-    groups = GroupingNode(source, token_budget, window=window, length=length, overlong=overlong)
+        source = SampleMapper(view, dataset, **_arguments(work))
+    else:
+        source = _stream(dataset, transport, split, work, dataset_id)
+    groups = GroupingNode(
+        source, budget, window=window, length=length, overlong=overlong, layout=how
+    )
     align = AlignNode(
         groups,
         transport=transport,
@@ -149,11 +162,44 @@ def odb_loader(
     )
     return OdbLoader(
         align,
-        collate=collate or PadCollate(),
+        collate=collate,
         prefetch=prefetch,
         pin_memory=pin_memory,
         restart_on_stop_iteration=restart,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Work:
+    """How samples are made of a dataset's rows; arguments of ``SampleMapper`` of these names."""
+
+    transform: Callable[..., Any] | None
+    length: Callable[[Any], int] | None
+    num_workers: int
+    method: Literal["thread", "process"]
+    multiprocessing_context: str | None
+    persistent_workers: bool
+    rng_seed: int | None
+    on_error: Literal["raise", "skip"]
+    read_ahead: int
+    timeout_s: float
+
+
+def _arguments(work: _Work) -> dict[str, Any]:
+    return {field.name: getattr(work, field.name) for field in fields(work)}
+
+
+def _collate(
+    collate: Collate | None, layout: Layout, budget: TokenBudget, shape: Shape | None, overlong: str
+) -> Collate:
+    if shape == "fixed" and overlong == "alone":
+        raise ValueError(
+            'shape="fixed" has no room for a sample longer than a row: use overlong="drop" or '
+            '"raise", or shape="dynamic"'
+        )
+    if collate is not None and shape is not None:
+        raise ValueError("shape is of the default collate: leave it out, or leave collate out")
+    return collate or collate_for(layout, budget, shape)
 
 
 def _transport(
@@ -164,8 +210,6 @@ def _transport(
     timeout_s: float,
 ) -> Transport:
     """The transport of this loader; rank and world size must be those in it, where given."""
-    if group is not None and transport is not None:
-        raise ValueError("pass either process_group or transport, got both")
     if world_size is not None:
         integer("world_size", world_size, least=1)
     if rank is not None:
@@ -178,7 +222,7 @@ def _transport(
             )
         if world_size == 1:
             return SingleTransport()
-    found = transport if transport is not None else make_transport(group, timeout_s)
+    found = make_transport(group, timeout_s, transport)
     for name, given, here in (
         ("rank", rank, found.rank),
         ("world_size", world_size, found.world_size),
@@ -202,12 +246,27 @@ def _is_map_style(dataset: Any) -> bool:
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
-def _stream(dataset: Any, transport: Transport, split: Any) -> Any:
-    if isinstance(dataset, BaseNode):
-        return dataset
-    if not hasattr(dataset, "__iter__"):
+def _stream(
+    dataset: Any, transport: Transport, split: Any, work: _Work, dataset_id: str | None
+) -> BaseNode[Any]:
+    """The items of an iterable or a node as samples."""
+    if work.rng_seed is not None:
         raise ValueError(
-            "dataset must have __len__ and __getitem__, or __iter__, or be a torchdata node, got "
-            f"{type(dataset).__name__}"
+            "rng_seed needs a map-style dataset: an item of a stream has no fixed position"
         )
-    return split_stream(dataset, transport.rank, transport.world_size, split)
+    if not isinstance(dataset, BaseNode):
+        if not hasattr(dataset, "__iter__"):
+            raise ValueError(
+                "dataset must have __len__ and __getitem__, or __iter__, or be a torchdata node, "
+                f"got {type(dataset).__name__}"
+            )
+        dataset = split_stream(dataset, transport.rank, transport.world_size, split)
+    return stream_source(
+        dataset,
+        work.transform,
+        num_workers=work.num_workers,
+        method=work.method,
+        multiprocessing_context=work.multiprocessing_context,
+        on_error=work.on_error,
+        dataset_id=dataset_id,
+    )

@@ -1,11 +1,9 @@
 """The loader: batches of all ranks in step, and everything a training script asks of it."""
 
 import logging
-import math
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +12,14 @@ from odb_nodes.nodes.align_node import AlignNode
 from odb_nodes.nodes.node_loader import Iteration, NodeLoader
 from odb_nodes.nodes.pipeline import Collate, PipelineRoot
 from odb_nodes.nodes.upstream import abandon, stop
+from odb_nodes.report import LoaderReport, progress_of, report_of, steps_to_come
+from odb_nodes.samples.limits import warn_of_a_long_prefetch
 from odb_nodes.state.description import align_state, copy_plain, describe_state, find_align_state
 from odb_nodes.state.files import load_shared, save_shared
 from odb_nodes.types import OdbBatch
 from odb_nodes.workers.at_exit import close_at_exit
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoaderReport:
-    """How well a loader does, since the beginning of the pass and as seen by this rank.
-
-    Attributes:
-        steps: Delivered.
-        padding: Part of the padded tokens that is padding, in [0, 1].
-        fill: Real tokens of a step over the token budget, on average.
-        waiting: Part of the time that the training script spent waiting for batches.
-        exchange: Part of the time that this rank's background thread waited for other ranks.
-        suggested_window: Samples; larger than now where batches could be fuller.
-        suggested_workers: Workers; more than now where the script waits for batches.
-    """
-
-    steps: int
-    padding: float
-    fill: float
-    waiting: float
-    exchange: float
-    suggested_window: int
-    suggested_workers: int
 
 
 class OdbLoader(NodeLoader[OdbBatch]):
@@ -91,7 +68,8 @@ class OdbLoader(NodeLoader[OdbBatch]):
         self._chosen_epoch: int | None = None  # by set_epoch, for the next iter()
         self._epoch, self._step = 0, 0  # of the batch delivered last
         self._waited_s, self._began_s = 0.0, time.monotonic()
-        self._warn_of_a_long_prefetch(prefetch)
+        cursor = getattr(align.source.view, "cursor", None)
+        warn_of_a_long_prefetch(prefetch, None if cursor is None else cursor.size)
 
     def __enter__(self) -> "OdbLoader":
         return self
@@ -142,39 +120,22 @@ class OdbLoader(NodeLoader[OdbBatch]):
 
         Estimated from this rank's share; None for a stream, which has no end.
         """
-        told = describe_state(self.state_dict())
-        if told["remaining"] is None:
-            return None
-        if told["num_samples"] == 0:
-            return 1.0
-        left: float = told["remaining"] * told["world_size"] / told["num_samples"]
-        return 1.0 - min(1.0, left)
+        return progress_of(describe_state(self.state_dict()))
 
     def estimate(self) -> int | None:
         """Steps to come in this epoch; None before the first step, and for a stream."""
-        told = describe_state(self.state_dict())
-        if told["remaining"] is None or not told["total_emitted"]:
-            return None
-        left: int = told["remaining"] * told["world_size"]
-        return math.ceil(left * int(told["steps"]) / int(told["total_emitted"]))
+        return steps_to_come(describe_state(self.state_dict()))
 
     def report(self) -> LoaderReport:
         """Padding, fill and waiting, with a window and a number of workers to try."""
-        told = describe_state(self.state_dict())
-        steps, tokens, padded = told["steps"], told["num_tokens"], told["padded_tokens"]
-        busy = max(1, steps - told["idle_steps"])
-        fill = tokens / busy / self.align.source.budget.max_tokens
         passed_s = max(1e-9, time.monotonic() - self._began_s)
-        waiting = min(1.0, self._waited_s / passed_s)
-        window, workers = self.align.source.window_size, self._num_workers()
-        return LoaderReport(
-            steps=steps,
-            padding=1 - tokens / padded if padded else 0.0,
-            fill=fill,
-            waiting=waiting,
-            exchange=min(1.0, self.align.transport.stats.wait_s / passed_s),
-            suggested_window=window * (4 if fill < 0.8 else 2 if fill < 0.93 else 1),
-            suggested_workers=workers + (waiting > 0.05) * max(1, workers),
+        return report_of(
+            describe_state(self.state_dict()),
+            max_tokens=self.align.source.budget.max_tokens,
+            waiting=self._waited_s / passed_s,
+            exchange=self.align.transport.stats.wait_s / passed_s,
+            window=self.align.source.window_size,
+            workers=self._num_workers(),
         )
 
     def exchange_stats(self) -> dict[str, float]:
@@ -325,7 +286,11 @@ class OdbLoader(NodeLoader[OdbBatch]):
             self.restart_on_stop_iteration = restart
         self._chosen_epoch = None
         self._epoch = self.align.epoch
-        self._step = 0 if loaded is None or self._epoch != loaded["epoch"] else self._steps(loaded)
+        self._step = (
+            0
+            if loaded is None or self._epoch != loaded["epoch"]
+            else int(loaded["counters"]["steps"])
+        )
         self._waited_s, self._began_s = 0.0, time.monotonic()
 
     def _next(self, iteration: Iteration[OdbBatch]) -> OdbBatch:
@@ -347,23 +312,8 @@ class OdbLoader(NodeLoader[OdbBatch]):
         copied: dict[str, Any] = copy_plain(find_align_state(state))
         return copied
 
-    @staticmethod
-    def _steps(state: Mapping[str, Any]) -> int:
-        return int(state["counters"]["steps"])
-
     def _first_epoch(self) -> int:
         return int(getattr(self.align.source.view, "next_epoch", 0))
 
     def _num_workers(self) -> int:
         return int(getattr(self.align.source.source, "num_workers", 0))
-
-    def _warn_of_a_long_prefetch(self, prefetch: int) -> None:
-        cursor = getattr(self.align.source.view, "cursor", None)
-        size = None if cursor is None else cursor.size
-        if size is not None and 0 < size < prefetch:
-            logger.warning(
-                "prefetch=%d batches is more than this rank's %d samples of an epoch: all of them "
-                "will be read before the first is trained on",
-                prefetch,
-                size,
-            )

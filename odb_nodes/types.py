@@ -48,10 +48,17 @@ class StepInfo:
         total_num_samples: ``num_samples`` summed over ranks.
         total_num_tokens: ``num_tokens`` summed over ranks.
         total_num_loss_tokens: ``num_loss_tokens`` summed over ranks.
-        padded_tokens: ``count * max length`` of this rank's group before any rounding up by the
-            collate; 0 when idle.
+        padded_tokens: What this rank's group takes of the budget in its layout: ``count * max
+            length``, or the sum of packed documents; before any rounding up by the collate. 0 when
+            idle.
         idle: The batch is a masked filler, here only to keep the ranks in step.
         views: Identities of the samples, in batch order; empty when idle.
+        cost: Of this rank's group, in tokens: ``L + slope * L * L`` summed over its documents, see
+            ``Cost``; padded rows cost what the longest does.
+        fill: Real tokens of this rank over ``max_tokens``.
+        total_cost: ``cost`` summed over ranks; where costs are not exchanged, this rank's own.
+        slowest_over_mean: Highest cost of a rank over the mean of all, at least 1; None where costs
+            are not exchanged (padded rows without a cost per pair, or ``totals=False``).
     """
 
     step: int
@@ -65,6 +72,10 @@ class StepInfo:
     padded_tokens: int
     idle: bool
     views: tuple[View, ...]
+    cost: int = 0
+    fill: float = 0.0
+    total_cost: int = 0
+    slowest_over_mean: float | None = None
 
 
 class AlignedGroup(NamedTuple):

@@ -23,6 +23,20 @@ def launch() -> None:
     _run(main)
 
 
+def inspect() -> None:
+    """``odb-inspect``: what is in a checkpoint; see :mod:`titan_integration.run.inspection`."""
+    from titan_integration.run.inspection import main
+
+    _run(main)
+
+
+def plan() -> None:
+    """``odb-plan``: what a run on some rows will look like; see ``titan_integration.plan``."""
+    from titan_integration.plan.command import main
+
+    _run(main)
+
+
 def _run(main: Callable[[], object]) -> None:
     sys.path.insert(0, os.getcwd())
     sys.exit(main())  # type: ignore[arg-type]

@@ -1,7 +1,15 @@
 """Gloo groups over exactly the ranks that share one pass over the data."""
 
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
 import torch.distributed as dist
 
+from titan_integration.errors import UserError
+
+T = TypeVar("T")
 _groups: dict[tuple[str, int], dist.ProcessGroup] = {}
 
 
@@ -40,3 +48,43 @@ def gather(value: object, group: dist.ProcessGroup | None) -> list[object]:
     values: list[object] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
+
+
+def run_group(timeout_s: float) -> dist.ProcessGroup | None:
+    """A gloo group over all ranks for what concerns the run as a whole; None in a world of one.
+
+    All ranks must call this alike; it is made once per process.
+    """
+    if dist.get_world_size() == 1:
+        return None
+    key = ("run", dist.get_world_size())
+    if key not in _groups:
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        assert isinstance(group, dist.ProcessGroup)
+        _groups[key] = group
+    return _groups[key]
+
+
+def all_max(values: Sequence[int], group: dist.ProcessGroup | None) -> list[int]:
+    """The largest of all ranks' values, one by one."""
+    if group is None:
+        return list(values)
+    tensor = torch.tensor(values, dtype=torch.int64)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group)
+    return [int(value) for value in tensor]
+
+
+def on_rank_zero(work: Callable[[], T], group: dist.ProcessGroup | None) -> T:
+    """Do the work on rank 0 only; returns its result, or raises its UserError, on all ranks."""
+    outcome: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = work()
+        except (UserError, OSError) as error:
+            outcome[0] = error
+    if group is not None:
+        dist.broadcast_object_list(outcome, src=0, group=group)
+    if isinstance(outcome[0], (UserError, OSError)):
+        raise outcome[0]
+    result: T = outcome[0]
+    return result

@@ -1,61 +1,96 @@
 """Entry point: ``python -m titan_integration.train --module configs.llama3 --config debug_odb``.
 
-Runs torchtitan's own ``main`` on GPUs or CPUs, alone or under torchrun. Exit codes: 0 done, 2 bad
-input (one line on stderr), 128 + signal when interrupted, 1 anything else.
+Runs torchtitan's own ``main`` on GPUs or CPUs, alone or under torchrun. Exit codes: 0 done, 2 an
+error that one line on stderr explains, 128 + signal after a stop, 1 anything else, with its trace.
 """
 
-import logging
 import os
 import signal
 import sys
-import threading
 import time
-from types import FrameType
-from typing import NoReturn
+import traceback
+from typing import Any, NoReturn
 
-from titan_integration import cpu
-from titan_integration.errors import UserError
+from titan_integration.errors import Stopped, UserError
+from titan_integration.run.stopping import request
 
 BAD_INPUT = 2
-STOP_GRACE_S = 15.0
-
-
-class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM arrived; no ``except Exception`` on the way may swallow it."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
+PEER_LOST = 3  # for our launcher, which knows more; nobody else sees it
+RANK_ZERO_FIRST_S = 15.0
 
 
 def main() -> None:
     """Train as ``sys.argv`` says; does not return when the run fails."""
+    request.listen(_clean_up)  # first: importing torch takes seconds
     _default_environment()
-    _stop_on_signals()
-    if _rank() != 0:
-        logging.disable(logging.INFO)  # torchtitan logs on every rank; one copy is enough
+    from titan_integration import cpu
+
     if cpu.is_cpu_only():
         cpu.patch()
+    from titan_integration.run import logs, telling
+
+    telling.current = telling.Teller(_rank())
+    logs.current = logs.Logs(_rank())
+    config: Any = None
     try:
-        _run()
-    except UserError as error:
-        _leave(BAD_INPUT, f"error: {error}")
-    except Interrupted as stop:
-        name = signal.Signals(stop.signum).name
-        _leave(128 + stop.signum, f"stopped by {name}; the same command resumes the run")
+        config = _configuration()
+        _run(config)
+    except Stopped as stop:
+        if _rank() == 0:
+            print(stop, file=sys.stderr, flush=True)
+        _leave(stop.code)
+    except KeyboardInterrupt:
+        _leave(128 + signal.SIGINT)
+    except BaseException as error:  # not all of torch's own are an Exception
+        if isinstance(error, SystemExit):
+            raise
+        _fail(error, getattr(config, "dump_folder", None))
 
 
-def _run() -> None:
+def _configuration() -> Any:
+    from titan_integration.run.command_line import parse
     from titan_integration.training.trainer import OdbTrainer
-    from titan_integration.upstream import ConfigManager, train_main
 
-    try:
-        config = ConfigManager().parse_args()
-    except (ValueError, ImportError) as error:
-        raise UserError(" ".join(str(error).split())) from error
+    if _rank() != 0 and {"-h", "--help", "--help-all"} & set(sys.argv):
+        _leave(0)
+    config = parse(sys.argv[1:], OdbTrainer.Config)
     if isinstance(config, OdbTrainer.Config):
         config.validate()
-    train_main()
+    return config
+
+
+def _run(config: Any) -> None:
+    from titan_integration.run import logs
+    from titan_integration.training.trainer import OdbTrainer
+    from titan_integration.upstream import run_main
+
+    ours = isinstance(config, OdbTrainer.Config) and config.data.has_rows and config.data.odb.enable
+    if not ours and logs.current is not None:
+        logs.current.show_upstream()
+    run_main(config)
+
+
+def _fail(error: BaseException, dump_folder: str | None) -> NoReturn:
+    """Say one line where one explains the error, else print its trace; a file has both."""
+    from titan_integration.run import logs, telling
+    from titan_integration.run.failures import explain
+
+    failure = explain(error)
+    assert logs.current is not None
+    assert telling.current is not None
+    if dump_folder is not None and (failure is None or not isinstance(error, UserError)):
+        logs.current.write_to(dump_folder)
+    where = logs.current.note_trace(error)
+    if failure is None:
+        traceback.print_exception(error)
+        _leave(1)
+    plain = isinstance(error, UserError) and error.__cause__ is None
+    line = failure.line + ("" if plain else where)
+    if failure.secondary:
+        told = telling.current.followed(line)
+        _leave(BAD_INPUT if told else PEER_LOST)
+    telling.current.own(line)
+    _leave(BAD_INPUT)
 
 
 def _rank() -> int:
@@ -71,30 +106,22 @@ def _default_environment() -> None:
     os.environ.update(world, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 
 
-def _stop_on_signals() -> None:
-    def stop(signum: int, frame: FrameType | None) -> None:
-        signal.signal(signum, signal.SIG_DFL)  # a second one ends the process at once
-        guard = threading.Timer(STOP_GRACE_S, os._exit, args=(128 + signum,))
-        guard.daemon = True
-        guard.start()
-        raise Interrupted(signum)
-
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, stop)
+def _clean_up() -> None:
+    telling = sys.modules.get("titan_integration.run.telling")
+    if telling is not None:
+        telling.clean_up()
 
 
-def _leave(code: int, message: str) -> NoReturn:
-    """Say one line (rank 0) and end this process whatever its threads are doing."""
-    if _rank() == 0:
-        print(message, file=sys.stderr)
-    elif code == BAD_INPUT:
+def _leave(code: int) -> NoReturn:
+    """End this process whatever its threads are doing, rank 0 first."""
+    from titan_integration.run.telling import clean_up, leave
+
+    if _rank() != 0 and code not in (0, 1):
         # All ranks come here. torchrun ends them when the first is gone: let that be rank 0.
+        clean_up()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(STOP_GRACE_S)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: a collective that waits for a peer must not keep the process alive.
-    os._exit(code)
+        time.sleep(RANK_ZERO_FIRST_S)
+    leave(code)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ the tokenizer alone, and :func:`titan_integration.cpu.patch` can run before torc
 
 import ast
 import importlib
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
     from torchtitan.config import TORCH_DTYPE_MAP, ConfigManager, DebugConfig, TrainingConfig
     from torchtitan.hf_datasets.text_datasets import ChatDataset
     from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
-    from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
+    from torchtitan.models.common.attention import (
+        FlexAttention,
+        ScaledDotProductAttention,
+        VarlenAttention,
+        create_varlen_metadata_for_document,
+    )
     from torchtitan.models.common.config_utils import (
         decoder_vocab_size,
         make_ffn_config,
@@ -48,15 +54,14 @@ if TYPE_CHECKING:
     from torchtitan.models.qwen3 import config_registry as qwen3_configs
     from torchtitan.models.qwen3 import model_registry as qwen3_registry
     from torchtitan.protocols.model_spec import ModelSpec
-    from torchtitan.train import main as train_main
     from torchtitan.trainer import Trainer
 
 
 def relied_on() -> dict[str, tuple[str, str]]:
     """Every name above with its module and its name there, as the imports say.
 
-    ``from torchtitan.train import main as train_main`` becomes
-    ``{"train_main": ("torchtitan.train", "main")}``.
+    ``from torchtitan.models.qwen3 import model_registry as qwen3_registry`` becomes
+    ``{"qwen3_registry": ("torchtitan.models.qwen3", "model_registry")}``.
     """
     return {
         alias.asname or alias.name: (str(node.module), alias.name)
@@ -121,3 +126,36 @@ def replace_for_cpu(*, memory_monitor: Any, create_block_mask: Any) -> None:
 
     metrics.build_device_memory_monitor = memory_monitor
     attention._compiled_create_block_mask = create_block_mask
+
+
+def run_main(config: Any) -> None:
+    """torchtitan's ``main`` with a configuration that was parsed already, and our logging."""
+    from torchtitan import train
+
+    class Parsed:
+        def parse_args(self) -> Any:
+            return config
+
+    main: Any = train
+    main.ConfigManager, main.init_logger = Parsed, lambda: None
+    main.main()
+
+
+def watch_grad_norm(note: Callable[[Any], None]) -> None:
+    """Have ``note`` called with the gradient norm of every step; the latest caller gets it."""
+    from torchtitan.distributed import utils
+
+    global _clip_grad_norm
+    _clip_grad_norm = _clip_grad_norm or utils.clip_grad_norm_
+
+    def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
+        assert _clip_grad_norm is not None
+        norm = _clip_grad_norm(*args, **kwargs)
+        note(norm)
+        return norm
+
+    utils.clip_grad_norm_ = clip_grad_norm_
+
+
+_clip_grad_norm: Callable[..., Any] | None = None
+LOSS_NOT_FINITE = "Loss is not finite"  # begins the error that torchtitan's train_step raises

@@ -20,7 +20,9 @@ import numpy as np
 
 from odb_nodes import (
     AlignNode,
+    Cost,
     GroupingNode,
+    Packed,
     SampleMapper,
     SamplerView,
     StateError,
@@ -31,19 +33,21 @@ from odb_nodes import (
     unpack_states,
     verify_states,
 )
+from odb_nodes.batching.layout import Layout
 from odb_nodes.state.description import align_state
 
 _MEMORY = 16 << 30  # address space; far more than any example may need
 _SLOW_S = 2.0
+_PACKED = Packed(rows=2, cost=Cost(1.0, 0.1))
 _ROWS = [
     {"input_ids": np.full(1 + i * 7 % 23, i), "labels": [i] * (1 + i * 7 % 23)} for i in range(60)
 ]
 
 
-def position_node(rank: int = 0, world_size: int = 1) -> AlignNode:
+def position_node(layout: Layout | str = "padded") -> AlignNode:
     """A pipeline whose states hold positions."""
-    view = SamplerView(len(_ROWS), rank=rank, world_size=world_size)
-    return AlignNode(GroupingNode(SampleMapper(view, _ROWS), 40, window=8))
+    view = SamplerView(len(_ROWS))
+    return AlignNode(GroupingNode(SampleMapper(view, _ROWS), 40, window=8, layout=layout))
 
 
 def content_node() -> AlignNode:
@@ -69,11 +73,12 @@ class Target:
     """
 
     def __init__(self) -> None:
+        packed = position_node(_PACKED)
         one, content = state_after(position_node(), 5), state_after(content_node(), 5)
-        self.seeds = [[one], [content], reshard_states([one], 3)]
+        self.seeds = [[one], [content], reshard_states([one], 3), [state_after(packed, 2)]]
         self.blobs = [pack_states(states) for states in self.seeds]
         self.outcomes: Counter[str] = Counter()
-        self._nodes = [position_node(), content_node()]
+        self._nodes = [position_node(), content_node(), packed]
 
     def read_blob(self, blob: bytes) -> None:
         """Unpack a blob and use what is in it."""

@@ -32,6 +32,12 @@ from odb_nodes import OdbBatch, OdbLoader, odb_loader, pack_states, reshard_stat
 _CHECKPOINT_EVERY = 3
 _HANGS_AFTER_S = 240.0
 _CHECKPOINT = "checkpoint.bin"
+_LAYOUTS: list[dict[str, Any]] = [
+    {"layout": "padded"},
+    {"layout": "packed"},
+    {"layout": "packed", "cost": (1.0, 1e-3)},
+    {"layout": "packed", "rows": 2, "cost": (1.0, 1e-3)},
+]
 
 
 class Lengths:
@@ -72,6 +78,7 @@ def random_life(number: int, rng: random.Random) -> Life:
         "token_budget": rng.choice([512, 1024, 2048]),
         "window": rng.choice([16, 64, 256]),
         "policy": rng.choice(["sliding", "tumbling"]),
+        **rng.choice(_LAYOUTS),
         "worker_method": workers[0],
         "num_workers": workers[1],
         "prefetch": rng.choice([0, 2]),

@@ -1,45 +1,44 @@
 """Node: every rank emits the same number of steps, and every view exactly once."""
 
-import hashlib
-import logging
+import contextlib
 import threading
 from collections.abc import Mapping
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from odb_nodes.arguments import positive_number
-from odb_nodes.errors import CoverageError, PeerFailedError, StateError
+from odb_nodes.batching.cost import cost_target
+from odb_nodes.errors import PeerFailedError, StateError
 from odb_nodes.nodes.grouping_node import GroupingNode
+from odb_nodes.nodes.pass_end import check_coverage, say_if_empty
+from odb_nodes.nodes.starting_point import StartingPoint
 from odb_nodes.nodes.upstream import BaseNode
 from odb_nodes.protocol.agreement import Agreement
 from odb_nodes.protocol.exchange import Exchange
 from odb_nodes.protocol.proposal import Proposal
-from odb_nodes.protocol.reports import Facts, Report
+from odb_nodes.protocol.reports import Report
 from odb_nodes.protocol.settings import Alignment, AlignmentOptions
 from odb_nodes.protocol.steps import plan_steps, step_order, steps_to_quota
 from odb_nodes.protocol.transport import Transport, make_transport
 from odb_nodes.samples.buffered import mask_labels
-from odb_nodes.samples.rounds import Round, empty_round, own_counts, round_from_state
-from odb_nodes.state.content import unpack_sample
+from odb_nodes.samples.rounds import Room, Round, empty_round, own_counts, round_from_state
 from odb_nodes.state.counters import Counters
 from odb_nodes.state.description import copy_plain, state_for_rank
-from odb_nodes.state.schema import VERSION, AlignState, OrderSettings, WindowState
+from odb_nodes.state.schema import VERSION, AlignState
 from odb_nodes.types import AlignedGroup, Sample, View
 
-logger = logging.getLogger(__name__)
 _GOODBYE_S = 10.0
 
 
 class AlignNode(BaseNode[AlignedGroup]):
     """Agrees with the other ranks, round by round, on steps; yields one group per step.
 
-    Ownership of a sample, at every moment exactly one of: the view (not taken, or in flight in a
-    mapper), the window (held), the round (pending), delivered, dropped. ``state_dict`` describes
-    the node after its last yielded step; a step counts as delivered when it is yielded.
+    A sample is, at every moment, at exactly one of: the view (not taken, or in flight in a mapper),
+    the window (held), the round (pending), delivered, dropped. A step counts as delivered when it
+    is yielded.
 
     What a rank communicates next depends on exchanged values only. A rank whose source raises
     says so in its next report and raises its own exception; the others raise ``PeerFailedError``.
-    Before the first step of a pass the ranks compare what they start from: settings, epoch, step
-    and data.
+    Before the first step the ranks compare what they start from: settings, place and data.
 
     Args:
         source: A ``GroupingNode``, whose window the policy works on.
@@ -71,16 +70,19 @@ class AlignNode(BaseNode[AlignedGroup]):
         super().__init__()  # type: ignore[no-untyped-call]
         if not isinstance(source, GroupingNode):
             raise ValueError(f"source must be a GroupingNode, got {type(source).__name__}")
-        if process_group is not None and transport is not None:
-            raise ValueError("pass either process_group or transport, got both")
         self.alignment = Alignment(**alignment)
         self.source = source
         self._filler = filler
         timeout_s = positive_number("timeout_s", timeout_s)
-        self.exchange = Exchange(transport or make_transport(process_group, timeout_s))
-        self._check_share()
-        self._source_state: WindowState | None = None  # taken once per round, not once per step
-        self._agreement = Agreement(settings=self._agreed_settings())
+        self.exchange = Exchange(make_transport(process_group, timeout_s, transport))
+        self._start = StartingPoint(source, self.alignment, self.transport)
+        self._room = Room(
+            layout=source.layout,
+            max_tokens=source.budget.max_tokens,
+            world_size=self.transport.world_size,
+            shares_cost=self.alignment.totals and source.layout.shares_cost,
+        )
+        self._source_state: Any = None  # taken once per round, not once per step
         self._start_pass(quota_done=0)
 
     @property
@@ -127,10 +129,10 @@ class AlignNode(BaseNode[AlignedGroup]):
 
     def get_state(self) -> AlignState:  # type: ignore[override]
         if self._source_state is None:
-            self._source_state = self._take_source_state()
+            self._source_state = self.source.state_dict()
         return {
             "version": VERSION,
-            "settings": self._order_settings(),
+            "settings": copy_plain(self._start.order_settings),
             "rank": self.transport.rank,
             "world_size": self.transport.world_size,
             "epoch": self.source.epoch,
@@ -167,10 +169,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         self.transport.close()
 
     def _leave_quietly(self) -> None:
-        try:
+        with contextlib.suppress(PeerFailedError):  # it is closing, whatever the others do
             self.leave()
-        except PeerFailedError as error:
-            logger.debug("closing: %s", error)
 
     def _start_pass(self, quota_done: int) -> None:
         self.counters = Counters()
@@ -178,9 +178,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         self._ended = False
         self._agreed_start = False  # the ranks have compared what this pass starts from
         if self._filler is not None:
-            sample = Sample(View(self.epoch, 0, 0), self._filler, 1)
-            self.source.filler.use(sample)
-        self._set_round(empty_round(self.source.sample_refs.join([])))
+            self.source.filler.use(Sample(View(self.epoch, 0, 0), self._filler, 1))
+        self._set_round(empty_round(self.source.sample_refs.join([]), self._room))
 
     def _set_round(self, round_: Round) -> None:
         self._round = round_
@@ -197,15 +196,14 @@ class AlignNode(BaseNode[AlignedGroup]):
             group = self._deliver()
             if group is not None:
                 return group
+        self._ended = True
         raise StopIteration
-
-    # One round
 
     def _agree_on_start(self) -> None:
         """The first exchange of a pass: all ranks run the same settings from the same place."""
         self._agreed_start = True
         what = f"start of epoch {self.epoch}"
-        facts = self.exchange.round(Report(), self._agreed_now(), what)
+        facts = self.exchange.round(Report(), self._here(), what)
         if facts.stopping_rank is not None:
             raise StopIteration
 
@@ -214,24 +212,28 @@ class AlignNode(BaseNode[AlignedGroup]):
         self._source_state = None
         proposal = self._propose()
         what = f"epoch {self.epoch}, round {self.counters.rounds}"
-        facts = self.exchange.round(proposal.report, self._agreed_now(), what)
+        facts = self.exchange.round(proposal.report, self._here(), what)
         if facts.stopping_rank is not None:
             return False
         steps = plan_steps(facts, self.alignment.rule, join=self.alignment.join)
         if steps == 0:
             return self._end_pass()
-        self._find_filler(facts)
+        if facts.any_lacks_filler and self.alignment.idle == "emit":
+            self.source.filler.borrow(self.exchange.share_filler)
         groups = proposal.settle(self.source.window, steps)
         self.counters.rounds += 1
         self.counters.splits += max(0, sum(map(bool, groups)) - len(proposal.groups))
-        offered = proposal.groups[steps:]
-        self.counters.recirculated += sum(map(len, offered))
+        self.counters.recirculated += sum(map(len, proposal.groups[steps:]))
         self._settle(groups, steps)
         return True
 
     def _propose(self) -> Proposal:
-        source, alignment = self.source, self.alignment
-        capacity = alignment.capacity(source.window_size, self.counters, self.transport.world_size)
+        source, alignment, counters = self.source, self.alignment, self.counters
+        if source.layout.has_target:
+            source.window.aim(
+                cost_target(counters.total_cost, counters.total_tokens, source.budget.max_tokens)
+            )
+        capacity = alignment.capacity(source.window_size, counters, self.transport.world_size)
         try:
             proposal = alignment.rule.propose(source.window, source.refill, capacity)
         except BaseException as error:
@@ -241,54 +243,30 @@ class AlignNode(BaseNode[AlignedGroup]):
             return Proposal(groups=[], taken=False, report=Report(stopping=True))
         return proposal.lacking_filler() if source.filler.missing else proposal
 
-    def _find_filler(self, facts: Facts) -> None:
-        """Borrow a filler where a rank is IDLE without ever having had a sample."""
-        if not facts.any_lacks_filler or self.alignment.idle == "skip":
-            return
-        filler = self.source.filler
-        blob = self.exchange.share_filler(filler.pack())
-        if filler.missing and blob is not None:
-            filler.use(unpack_sample(blob))
-
     def _settle(self, groups: list[list[int]], steps: int) -> None:
         """Turn this rank's groups into the steps of the round, in the order all ranks share."""
         source = self.source
-        order = step_order(steps, self._order_epoch(), self.counters.steps)
+        order = step_order(steps, self._start.order_epoch(self.epoch), self.counters.steps)
         taken = [source.take(group) for group in groups]
         buffered = [taken[slot] for slot in order]
-        own = own_counts(buffered)
-        totals = self.exchange.total(own) if self.alignment.totals else own
+        own = own_counts(buffered, source.layout)
+        totals = own[:, :3]
+        if self.alignment.totals:
+            totals = self.exchange.totals(own, with_costs=self._room.shares_cost)
         refs = source.sample_refs.join(item.ref for step in buffered for item in step)
-        round_ = Round(buffered, refs, own, totals)
+        round_ = Round(buffered, refs, own, totals, self._room)
         if self.alignment.sample_quota is not None:
             missing = self.alignment.sample_quota - self._quota_done
             source.put_back(round_.cut(steps_to_quota(totals[:, 0], missing)))
         self._set_round(round_)
         if self.counters.rounds == 1:
-            self._compare_streams(round_)
-
-    def _compare_streams(self, round_: Round) -> None:
-        """Warn if all ranks read the same samples, as they do where nobody split a stream."""
-        refs = round_.to_state()["refs"]
-        if isinstance(refs, bytes) or self.transport.world_size == 1:
-            return
-        # A rank that has no samples yet has something else to show than the others.
-        shown = b"".join(refs) or b"rank %d" % self.transport.rank
-        key = int.from_bytes(hashlib.blake2b(shown, digest_size=7).digest(), "little")
-        high, low = self.transport.all_max([key, -key], "comparing streams")
-        if high == -low:
-            logger.warning(
-                "all ranks read the same samples, so each will be trained on %d times: give every "
-                "rank its own part of the stream (odb_loader(split=...), or datasets' "
-                "split_dataset_by_node)",
-                self.transport.world_size,
-            )
+            self._start.compare_streams(round_.to_state()["refs"])
 
     def _deliver(self) -> AlignedGroup | None:
         """The next step of the round; None if it is IDLE and such steps are skipped."""
         round_, source = self._round, self.source
         if self._source_state is None:
-            self._source_state = self._take_source_state()
+            self._source_state = self.source.state_dict()
         samples, info = round_.next_step(self.counters.steps, self.epoch)
         digest = round_.digests[round_.at]
         if not samples and self.alignment.idle == "emit":
@@ -304,14 +282,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         if quota is None:
             self.exchange.end()
         if self.alignment.join:
-            self._check_coverage()
-        if counters.total_emitted == 0:
-            drops = source.all_drops()
-            logger.warning(
-                "epoch %d is empty on all ranks: this rank read %s",
-                self.epoch,
-                f"samples and dropped all of them: {drops}" if drops else "nothing",
-            )
+            check_coverage(source, counters, self.transport.rank)
+        say_if_empty(source, counters)
         if quota is None or counters.total_emitted == 0:
             self._ended = True
             return False
@@ -320,87 +292,23 @@ class AlignNode(BaseNode[AlignedGroup]):
         self._agree_on_start()
         return True
 
-    def _check_coverage(self) -> None:
-        source, counters = self.source, self.counters
-        if source.missing_digest(counters.digest):
-            raise CoverageError(
-                f"rank {self.transport.rank}, epoch {self.epoch}: {counters.emitted} samples "
-                f"emitted and {sum(source.all_drops().values())} dropped are not this rank's "
-                "views, each once: do the states loaded on the ranks belong together?"
-            )
-
-    def _order_epoch(self) -> int:
-        """What makes the order of steps differ between epochs.
-
-        Where the data comes in the same order every time, so do the steps.
-        """
-        return self.epoch if getattr(self.source.view, "reshuffles", True) else 0
-
-    def _order_settings(self) -> OrderSettings:
-        """What the order of the steps depends on, for a state."""
-        return {
-            "budget": self.source.budget.describe(),
-            "window": self.source.window_size,
-            "policy": self.alignment.policy,
-            "steps_per_round": self.alignment.steps_per_round,
-        }
-
-    def _agreed_settings(self) -> dict[str, Any]:
-        """What must be equal on all ranks, by name."""
-        view = self.source.view
-        data = view.describe() if hasattr(view, "describe") else {}
-        samples = {"samples are saved": self.source.sample_refs.kind}
-        return {**self._order_settings(), **self.alignment.describe(), **samples, **data}
-
-    def _agreed_now(self) -> Agreement:
-        agreed = self._agreement
-        return Agreement(
-            settings=agreed.settings,
-            settings_key=agreed.settings_key,
-            epoch=self.epoch,
-            step=self.counters.steps,
-        )
-
-    def _check_share(self) -> None:
-        """The view must be dealt out among exactly the ranks that exchange."""
-        view, transport = self.source.view, self.transport
-        here = (transport.rank, transport.world_size)
-        share = (getattr(view, "rank", here[0]), getattr(view, "world_size", here[1]))
-        if share != here:
-            raise ValueError(
-                f"the exchange has rank {here[0]} of {here[1]}, the view is of "
-                f"rank={share[0]}, world_size={share[1]}: they must be the same"
-            )
-
-    # State
-
-    def _take_source_state(self) -> WindowState:
-        state: Any = self.source.state_dict()
-        return cast(WindowState, state)
+    def _here(self) -> Agreement:
+        return self._start.agreement(self.epoch, self.counters.steps)
 
     def _fitting(self, state: Any) -> AlignState:
         rank, world_size = self.transport.rank, self.transport.world_size
-        return state_for_rank(state, self._order_settings(), rank=rank, world_size=world_size)
+        settings = self._start.order_settings
+        return state_for_rank(state, settings, rank=rank, world_size=world_size)
 
     def _restore(self, initial_state: dict[str, Any]) -> None:
         state = self._fitting(initial_state)
-        if state["settings"] != self._order_settings():
-            self._say_changed(state["settings"])
+        self._start.say_what_changed(state["settings"])
         self.source.reset(state["source"])
         self.source.epoch = state["epoch"]
-        round_ = round_from_state(state["pending"], self.source.sample_refs)
+        round_ = round_from_state(state["pending"], self.source.sample_refs, self._room)
         self._start_pass(quota_done=state["quota_done"])
         self.counters = Counters.from_state(state["counters"])
         self._ended = state["ended"]
         if self._ended and round_.left:
             raise StateError(f"state has ended and still has {round_.left} steps to deliver")
         self._set_round(round_)
-
-    def _say_changed(self, settings: OrderSettings) -> None:
-        logger.log(
-            logging.WARNING if self.transport.rank == 0 else logging.DEBUG,
-            "settings changed since the state was saved, from %s to %s: no sample is lost or "
-            "repeated, but the order of what is left is another",
-            settings,
-            self._order_settings(),
-        )

@@ -3,11 +3,14 @@
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from odb_nodes.arguments import integer
+from odb_nodes.errors import StateError
 from odb_nodes.nodes.upstream import (
+    BaseNode,
     Batcher,
     IterableWrapper,
     ParallelMapper,
@@ -19,6 +22,36 @@ from odb_nodes.types import Sample
 
 logger = logging.getLogger(__name__)
 _MAP_FN = "map_fn"  # of mappers: the user's function
+T = TypeVar("T")
+
+
+class EpochSource(BaseNode[T]):
+    """A source that counts its passes over data that may have a name.
+
+    Args:
+        dataset_id: Names the data; a state of data by another name is refused.
+    """
+
+    def __init__(self, dataset_id: str | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        if dataset_id is not None and not isinstance(dataset_id, str):
+            raise ValueError(f"dataset_id must be text or None, got {type(dataset_id).__name__}")
+        self.dataset_id = dataset_id
+        self._next_epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next ``reset`` without a state start ``epoch``; a restored state wins."""
+        self._next_epoch = integer("epoch", epoch, least=0)
+
+    @property
+    def next_epoch(self) -> int:
+        """The pass that the next ``reset`` without a state begins."""
+        return self._next_epoch
+
+    def check_dataset_id(self, saved: str | None) -> None:
+        """Raise ``StateError`` if a state names other data; either may have no name."""
+        if saved is not None and self.dataset_id is not None and saved != self.dataset_id:
+            raise StateError(f"state is of dataset_id {saved!r}, this run has {self.dataset_id!r}")
 
 
 def all_sources(node: Any) -> Iterator[Any]:
@@ -121,8 +154,8 @@ def _check_iterable(iterable: Any) -> None:
         why = "it does not tell the iterable its epoch"
     if why is not None:
         raise ValueError(
-            f"the state of an IterableWrapper over a {type(iterable).__name__} is not exact, {why}"
-            "; use odb_nodes.StreamView instead of IterableWrapper"
+            f"the state of an IterableWrapper over a {type(iterable).__name__} is not exact, "
+            f"{why}; use odb_nodes.StreamView instead of IterableWrapper"
         )
 
 

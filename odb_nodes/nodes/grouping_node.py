@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from odb_nodes.arguments import choice, function, integer
 from odb_nodes.batching.budget import TokenBudget
+from odb_nodes.batching.layout import Layout
+from odb_nodes.batching.layouts import find_layout
 from odb_nodes.batching.window import Window, make_key
 from odb_nodes.errors import SampleError, StateError
 from odb_nodes.nodes.graph import check_sources, epoch_counter
@@ -18,7 +20,9 @@ from odb_nodes.samples.buffered import (
     PositionRefs,
     RebuildingSource,
     SampleRefs,
+    check_sums,
 )
+from odb_nodes.samples.limits import costs_of, warn_of_a_small_window, warn_of_void_limits
 from odb_nodes.samples.prepare import checked_length, default_length
 from odb_nodes.samples.user_code import as_error, call_user_code
 from odb_nodes.state.content import pack_value, unpack_value
@@ -32,7 +36,7 @@ _MASK = (1 << 64) - 1
 
 
 class GroupingNode(BaseNode[list[list[Sample]]]):
-    """Buffers samples and cuts them into groups of at most ``budget`` padded tokens.
+    """Buffers samples and cuts them into groups of at most ``budget`` tokens.
 
     On its own it yields one tumbling window after the other, each cut into the fewest groups.
     Under an ``AlignNode`` it is the window, and the alignment policy decides what is taken.
@@ -47,8 +51,10 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         window: Samples buffered.
         length: ``data -> int`` in tokens for sources that do not yield ``Sample``; default
             ``len(data["input_ids"])``.
-        overlong: A sample longer than the budget goes out "alone" (one warning an epoch), is
-            dropped ("drop", counted), or is an error ("raise").
+        overlong: A sample longer than the budget (packed: than a row) goes out "alone" (one warning
+            per epoch), is dropped ("drop", counted), or is an error ("raise").
+        layout: "padded", groups of like length that are at most ``budget`` when padded to the
+            longest; "packed", whose sum is; or a ``Padded`` or ``Packed``.
     Raises:
         ValueError: An argument out of range, or a source whose state is known to be inexact.
         SampleError: From ``next``: a sample without length, or one that a state cannot hold.
@@ -62,6 +68,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         window: int = 1024,
         length: Callable[[Any], int] | None = None,
         overlong: Literal["alone", "drop", "raise"] = "alone",
+        layout: str | Layout = "padded",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not isinstance(budget, TokenBudget):
@@ -69,6 +76,8 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         function("length", length, "a function of a sample's data")
         check_sources(source)
         self.budget = budget
+        self.layout = find_layout(layout)
+        self._longest = self.layout.longest(budget)
         self.window_size = integer("window", window, least=1)
         self.source = source
         self._rebuilding = source if isinstance(source, RebuildingSource) else None
@@ -77,11 +86,10 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         )
         self._length = length or default_length
         self._overlong = choice("overlong", overlong, ("alone", "drop", "raise"))
-        self._warn_of_void_limits()
+        warn_of_void_limits(self.budget, self.window_size)
         self.interrupted = False  # set by AlignNode to end a refill early
         self.epoch = 0
-        self._started = self._seen_full = False
-        self._exhausted = False
+        self._started = self._seen_full = self._exhausted = False
         self._clear()
 
     def reset(self, initial_state: Any = None) -> None:
@@ -115,6 +123,10 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             "filler_length": self.filler.length,
         }
 
+    def describe(self) -> str:
+        """Budget and layout as text, equal for equal ones."""
+        return ";".join(filter(None, (self.budget.describe(), self.layout.describe())))
+
     def check_state(self, state: WindowState) -> None:
         """Raise ``StateError`` if ``reset`` would not accept this state; changes nothing."""
         self._checked(state)
@@ -137,7 +149,8 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             self._admit(item)
         if not self._seen_full:
             self._seen_full = True
-            self._warn_of_a_small_window()
+            lengths = (item.sample.length for item in self._buffered.values())
+            warn_of_a_small_window(self.budget, self.window_size, lengths)
         return True
 
     def take(self, keys: Sequence[int]) -> list[BufferedSample]:
@@ -211,7 +224,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
 
     def _clear(self) -> None:
         self._costs: dict[int, tuple[int, ...]] = {}
-        self.window = Window(self.budget, self._costs)
+        self.window = Window(self.budget, self._costs, self.layout)
         self._buffered: dict[int, BufferedSample] = {}  # by key, in order of arrival
         self._refs: dict[int, Any] = {}  # their refs again: a state is taken at every step
         self._held_tokens = self._held_loss_tokens = 0  # sums over what is in the window
@@ -232,7 +245,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             self.drops.add(sample.view, sample.data.reason, sample.data.detail)
         elif sample.length == 0:
             self.drops.add(sample.view, "empty")
-        elif sample.length <= self.budget.max_tokens or self._keep_overlong(sample):
+        elif sample.length <= self._longest or self._keep_overlong(sample):
             self._add(self.sample_refs.buffer(sample))
 
     def _measured(self, item: Any) -> Sample:
@@ -248,8 +261,9 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         return Sample(view, item, call_user_code(checked_length, self._length, item, where=where))
 
     def _keep_overlong(self, sample: Sample) -> bool:
-        told = f"dataset[{sample.view.index}] has {sample.length} tokens, over the budget of "
-        told += str(self.budget.max_tokens)
+        what = "the budget of" if self._longest == self.budget.max_tokens else "a row's"
+        told = f"dataset[{sample.view.index}] has {sample.length} tokens, over {what} "
+        told += str(self._longest)
         if self._overlong == "raise":
             raise SampleError(f'{told}: raise token_budget, or use overlong="alone" or "drop"')
         if self._overlong == "drop":
@@ -266,43 +280,11 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         key = make_key(self.budget.padded(sample.length), self._age)
         self._age += 1
         if self.budget.extra:
-            self._costs[key] = self._costs_of(sample)
+            self._costs[key] = costs_of(sample, self.budget)
         self._buffered[key], self._refs[key] = buffered, buffered.ref
         self._held_tokens += sample.length
         self._held_loss_tokens += buffered.loss_tokens
         self.window.add(key)
-
-    def _costs_of(self, sample: Sample) -> tuple[int, ...]:
-        costs = []
-        for name, limit in self.budget.extra.items():
-            where = f"while taking the {name!r} cost of dataset[{sample.view.index}]"
-            cost: Any = call_user_code(limit.cost, sample.data, where=where)
-            try:
-                costs.append(integer(f"the cost {name!r}", cost, least=0))
-            except ValueError as error:
-                raise SampleError(f"{error}, of dataset[{sample.view.index}]") from None
-        return tuple(costs)
-
-    def _warn_of_void_limits(self) -> None:
-        most = self.budget.max_samples
-        if most is not None and most > self.window_size:
-            logger.warning(
-                "max_samples=%d can never bind: a group is taken from a window of %d samples; "
-                "use a larger window, or no max_samples",
-                most,
-                self.window_size,
-            )
-
-    def _warn_of_a_small_window(self) -> None:
-        """Say once, at first sight, that lengths cannot be matched in this window."""
-        longest = max(self.budget.padded(item.sample.length) for item in self._buffered.values())
-        if self.budget.max_samples is None and self.budget.most(longest) > self.window_size:
-            logger.warning(
-                "a window of %d samples fits into one group of %d tokens: batches hold what comes, "
-                "and cannot be matched by length; use a larger window",
-                self.window_size,
-                self.budget.max_tokens,
-            )
 
     def _checked(self, state: Any) -> tuple[WindowState, Any]:
         """A state that fits, and the state of the source in it."""
@@ -331,22 +313,11 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.epoch = self._source_epoch(self.epoch)
         self._clear()
         self.put_back(buffered)
-        self._check_sums(state)
+        check_sums(state, self._held_tokens, self._held_loss_tokens)
         self.filler = filler
         self.drops = DropLog.from_state(state["drops"])
         self._arrived, self.num_overlong = state["arrived"], state["overlong"]
         self._arrived_digest = state["arrived_digest"]
-
-    def _check_sums(self, state: WindowState) -> None:
-        for name, saved, here in (
-            ("tokens", state["held_tokens"], self._held_tokens),
-            ("loss tokens", state["held_loss_tokens"], self._held_loss_tokens),
-        ):
-            if saved not in (None, here):
-                raise StateError(
-                    f"the samples of the state's window had {saved} {name}, they have {here} now: "
-                    "they must be of the same dataset, and the transform must be deterministic"
-                )
 
     def _restore_source(self, state: Any) -> None:
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from odb_nodes.arguments import boolean, integer
 from odb_nodes.errors import StateError
-from odb_nodes.nodes.upstream import BaseNode
+from odb_nodes.nodes.graph import EpochSource
 from odb_nodes.state.cursor import Positions, ViewCursor
 from odb_nodes.state.permutation import Permutation, key64
 from odb_nodes.state.schema import ViewState, check_view_state
@@ -15,7 +15,7 @@ from odb_nodes.types import View
 _CHUNK = 512  # views computed at once
 
 
-class SamplerView(BaseNode[View]):
+class SamplerView(EpochSource[View]):
     """Yields the views of one rank for one epoch: positions r, r + W, r + 2W, ... in that order.
 
     Nothing is padded and nothing dropped: the shares of the ranks are disjoint, cover the epoch
@@ -45,16 +45,12 @@ class SamplerView(BaseNode[View]):
         seed: int = 0,
         dataset_id: str | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(dataset_id)
         self.num_samples = integer("num_samples", num_samples, least=0)
         self.world_size = integer("world_size", world_size, least=1)
         self.rank = integer("rank", rank, least=0, below=self.world_size)
         self.shuffle = boolean("shuffle", shuffle)
         self.seed = integer("seed", seed)
-        if dataset_id is not None and not isinstance(dataset_id, str):
-            raise ValueError(f"dataset_id must be text or None, got {type(dataset_id).__name__}")
-        self.dataset_id = dataset_id
-        self._next_epoch = 0
         self._views: list[View] = []  # computed ahead; _views[_at] is the next
         self._start = self._at = 0
         self._open(self._new_cursor(0))
@@ -63,15 +59,6 @@ class SamplerView(BaseNode[View]):
     def epoch(self) -> int:
         """The pass that the last ``reset`` began."""
         return self.cursor.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next ``reset`` without a state start ``epoch``; a restored state wins."""
-        self._next_epoch = integer("epoch", epoch, least=0)
-
-    @property
-    def next_epoch(self) -> int:
-        """The pass that the next ``reset`` without a state begins."""
-        return self._next_epoch
 
     @property
     def reshuffles(self) -> bool:
@@ -138,9 +125,7 @@ class SamplerView(BaseNode[View]):
     def _checked_cursor(self, state: Any) -> ViewCursor:
         known = check_view_state(state)
         cursor = ViewCursor.from_state(known["cursor"])
-        names = (known["dataset_id"], self.dataset_id)
-        if None not in names and names[0] != names[1]:
-            raise StateError(f"state is of dataset_id {names[0]!r}, this run has {names[1]!r}")
+        self.check_dataset_id(known["dataset_id"])
         for name, saved, here, cure in (
             ("dataset length", cursor.num_samples, self.num_samples, "use the same dataset"),
             ("seed", known["seed"], self.seed, "use the same seed"),

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from odb_nodes.arguments import choice, integer
+from odb_nodes.arguments import choice
 from odb_nodes.errors import StateError
-from odb_nodes.nodes.graph import not_repeatable
-from odb_nodes.nodes.upstream import BaseNode
+from odb_nodes.nodes.graph import EpochSource, not_repeatable
 from odb_nodes.state.content import pack_value, unpack_value
 from odb_nodes.state.schema import StreamState, check_stream_state
 
@@ -34,7 +33,7 @@ _EXACT_IN_DATASETS = frozenset(
 )
 
 
-class StreamView(BaseNode[Any]):
+class StreamView(EpochSource[Any]):
     """Yields the items of one pass over an iterable; each ``reset`` without a state starts another.
 
     An iterable with ``state_dict`` and ``load_state_dict`` (a Hugging Face ``IterableDataset``, a
@@ -64,7 +63,7 @@ class StreamView(BaseNode[Any]):
         resume: Literal["auto", "state", "skip"] = "auto",
         dataset_id: str | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(dataset_id)
         why = not_repeatable(iterable)
         if hasattr(iterable, "state_dict") and not hasattr(iterable, "__next__"):
             why = None
@@ -86,26 +85,16 @@ class StreamView(BaseNode[Any]):
         by_state = resume == "state" or (resume == "auto" and _has_exact_state(iterable))
         self._by_state = all(found) and by_state
         self._what = f"the state of {type(iterable).__name__}"
-        self.dataset_id = dataset_id
         self.epoch = 0
-        self._still: set[bytes | None] = set()  # states that do not say where the iterable is
-        self._at_first = True  # no item since the beginning, or since a state was loaded
         self._was_restored = False  # the iterable was given a state at some time
+        self._at_first = True  # no item was read in this pass yet
+        self._still: set[bytes | None] = set()  # states that do not say where the iterable is
         self._exhausted = False
         self._loaded: bytes | None = None  # the iterable's state, until it moves on from it
         self._base: tuple[bytes | None, int] = (None, 0)  # a state it gave, and items before that
         self._iterator: Iterator[Any] = iter(())
         self._begin(epoch=0, num_yielded=0, exhausted=False, loaded=None)
         self._next_epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next ``reset`` without a state start ``epoch``; a restored state wins."""
-        self._next_epoch = integer("epoch", epoch, least=0)
-
-    @property
-    def next_epoch(self) -> int:
-        """The pass that the next ``reset`` without a state begins."""
-        return self._next_epoch
 
     @property
     def reshuffles(self) -> bool:
@@ -190,8 +179,7 @@ class StreamView(BaseNode[Any]):
         self.epoch, self._next_epoch = epoch, epoch + 1
         self._num_yielded, self._exhausted, self._loaded = num_yielded, exhausted, loaded
         self._base = (loaded, num_yielded)
-        self._still = {loaded}
-        self._at_first = True
+        self._still, self._at_first = {loaded}, True
         self._may_stand_at_end = False
         self._iterator = iter(())
 
@@ -219,9 +207,7 @@ class StreamView(BaseNode[Any]):
                 f"{type(self._iterable).__name__} is resumed by skipping: use the same iterable "
                 "and resume="
             )
-        names = (known["dataset_id"], self.dataset_id)
-        if None not in names and names[0] != names[1]:
-            raise StateError(f"state is of dataset_id {names[0]!r}, this run has {names[1]!r}")
+        self.check_dataset_id(known["dataset_id"])
         return known, None if inner is None else unpack_value(inner, self._what)
 
     def _restore(self, initial_state: Any) -> None:

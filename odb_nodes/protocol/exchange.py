@@ -17,6 +17,8 @@ import logging
 import threading
 from enum import Enum
 
+import numpy as np
+
 from odb_nodes.errors import PeerFailedError
 from odb_nodes.protocol.agreement import Agreement, explain
 from odb_nodes.protocol.reports import Facts, Report
@@ -108,9 +110,20 @@ class Exchange:
             )
         return facts
 
-    def total(self, own: Int64s) -> Int64s:
-        """Sum over ranks, ``[T, 3]``; part of a round that goes on."""
-        return self.transport.all_sum(own, "totals")
+    def totals(self, own: Int64s, *, with_costs: bool) -> Int64s:
+        """What steps hold on all ranks; part of a round that goes on.
+
+        Args:
+            own: Samples, tokens, loss tokens and cost of every step on this rank, ``[T, 4]``.
+            with_costs: Exchange the costs too.
+        Returns:
+            Sums over ranks ``[T, 3]``; with costs ``[T, 5]``, the highest cost of a rank last.
+        """
+        if not with_costs:
+            return self.transport.all_sum(own[:, :3], "totals")
+        highest = self.transport.all_max(own[:, 3].tolist(), "highest costs")
+        self.transport.stats.rounds -= 1  # it is none of its own
+        return np.column_stack([self.transport.all_sum(own, "totals"), highest])
 
     def share_filler(self, blob: bytes | None) -> bytes | None:
         """The packed filler of the first rank that has one; part of a round that goes on.

@@ -4,7 +4,6 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from odb_nodes.batching.cutting import num_tokens
 from odb_nodes.batching.window import Window
 from odb_nodes.protocol.reports import Report
 
@@ -43,7 +42,7 @@ class Proposal:
             window.put_back(key for group in rest for key in group)
         if len(chosen) < steps:
             chosen = split(chosen, steps)
-        chosen = sorted(chosen, key=num_tokens, reverse=True)
+        chosen = sorted(chosen, key=window.weight, reverse=True)
         return chosen + [[] for _ in range(steps - len(chosen))]
 
 

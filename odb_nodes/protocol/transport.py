@@ -219,12 +219,17 @@ def _release(group: dist.ProcessGroup, transport: GlooTransport) -> None:
             del _users[group.group_name]
 
 
-def make_transport(group: Any, timeout_s: float) -> Transport:
+def make_transport(group: Any, timeout_s: float, transport: Transport | None = None) -> Transport:
     """A transport for a process group, for None (a world of one), or a transport as it is.
 
     Raises:
-        ValueError: Neither; or None where ``torch.distributed`` runs several processes.
+        ValueError: Both are given, or neither where ``torch.distributed`` runs several processes;
+            or the group is none of gloo.
     """
+    if group is not None and transport is not None:
+        raise ValueError("pass either process_group or transport, got both")
+    if transport is not None:
+        return transport
     if group is None:
         _check_alone()
         return SingleTransport()
@@ -250,3 +255,10 @@ def _check_alone() -> None:
             'torch.distributed.new_group(backend="gloo") over the data-parallel ranks, with their '
             "rank and world_size; or world_size=1 if every process shall read all"
         )
+
+
+def gather(value: Any, group: Any = None) -> list[Any]:
+    """Every rank's ``value``, ordered by rank; None is the default group."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values

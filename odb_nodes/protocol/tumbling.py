@@ -1,6 +1,5 @@
 """The paper's alignment policy: tumbling windows."""
 
-from odb_nodes.batching.cutting import num_tokens
 from odb_nodes.batching.window import Window
 from odb_nodes.protocol.policy import Refill
 from odb_nodes.protocol.proposal import Proposal
@@ -22,7 +21,7 @@ class TumblingPolicy:
 
     def propose(self, window: Window, refill: Refill, capacity: int | None) -> Proposal:
         exhausted = not refill(window)
-        groups = sorted(window.partition(), key=num_tokens, reverse=True)  # keep the largest
+        groups = sorted(window.partition(), key=window.weight, reverse=True)  # keep the largest
         report = Report(
             groups=len(groups), samples=len(window), capacity=capacity, exhausted=exhausted
         )

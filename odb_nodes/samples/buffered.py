@@ -2,7 +2,7 @@
 
 import logging
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +12,7 @@ from odb_nodes.errors import SampleError, StateError
 from odb_nodes.state.content import pack_sample, unpack_sample
 from odb_nodes.state.cursor import NO_PACKED, Positions, unpack_positions
 from odb_nodes.state.drops import DropLog
-from odb_nodes.state.schema import Refs
+from odb_nodes.state.schema import Refs, WindowState
 from odb_nodes.types import IGNORE_INDEX, Sample, View
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,17 @@ class Filler:
             )
         return self._sample
 
-    def pack(self) -> bytes | None:
+    def borrow(self, share: Callable[[bytes | None], bytes | None]) -> None:
+        """Lend this filler to ranks that have none, or take that of one that has.
+
+        Args:
+            share: Gives all ranks the packed filler of one of them; a collective.
+        """
+        found = share(self._pack())
+        if self.missing and found is not None:
+            self.use(unpack_sample(found))
+
+    def _pack(self) -> bytes | None:
         """The sample for another rank; None where there is none, or it cannot be packed."""
         if self.missing:
             return None
@@ -167,6 +177,23 @@ class Filler:
         except Exception as error:
             logger.debug("this rank cannot lend its filler: %r", error)
             return None
+
+
+def check_sums(state: WindowState, tokens: int, loss_tokens: int) -> None:
+    """Check samples that were found again against the sums that their state has of them.
+
+    Raises:
+        StateError: They are others.
+    """
+    for name, saved, here in (
+        ("tokens", state["held_tokens"], tokens),
+        ("loss tokens", state["held_loss_tokens"], loss_tokens),
+    ):
+        if saved not in (None, here):
+            raise StateError(
+                f"the samples of the state's window had {saved} {name}, they have {here} now: "
+                "they must be of the same dataset, and the transform must be deterministic"
+            )
 
 
 def count_loss_tokens(data: Any, length: int) -> int:

@@ -20,6 +20,8 @@ class Counters:
         num_loss_tokens: Tokens of this rank that carry loss.
         padded_tokens: ``count * longest`` of this rank, summed.
         total_emitted: Samples of all ranks.
+        total_tokens: Real tokens of all ranks.
+        total_cost: Cost of all ranks' groups.
         rounds: Rounds opened.
         splits: Extra groups made by splitting to keep pace.
         recirculated: Samples offered in a round but kept for a later one.
@@ -40,6 +42,8 @@ class Counters:
     recirculated: int = 0
     digest: int = 0
     before_digest: int = 0
+    total_tokens: int = 0
+    total_cost: int = 0
 
     def add(self, info: StepInfo, digest: int) -> None:
         """Count one delivered step."""
@@ -50,6 +54,8 @@ class Counters:
         self.num_loss_tokens += info.num_loss_tokens
         self.padded_tokens += info.padded_tokens
         self.total_emitted += info.total_num_samples
+        self.total_tokens += info.total_num_tokens
+        self.total_cost += info.total_cost
         self.digest = (self.digest + digest) & ((1 << 64) - 1)
 
     def to_state(self) -> dict[str, int]:
@@ -63,6 +69,8 @@ class Counters:
         Raises:
             StateError: A counter is missing or not a non-negative integer.
         """
+        if isinstance(state, dict):  # states of versions that did not count these
+            state = {"total_tokens": 0, "total_cost": 0, **state}
         if not isinstance(state, dict) or set(state) != set(_NAMES):
             raise StateError(f"state counters must be {sorted(_NAMES)}, got {shorten(state)}")
         return Counters(

@@ -87,7 +87,7 @@ def _new_state(olds: list[AlignState], cursor: ViewCursor) -> AlignState:
             for reason, count in more.counts.items():
                 log.counts[reason] = log.counts.get(reason, 0) + count
     common = Counters.from_state(first["counters"])
-    for name in ("steps", "rounds", "total_emitted"):
+    for name in ("steps", "rounds", "total_emitted", "total_tokens", "total_cost"):
         setattr(sums, name, getattr(common, name))
     mapper = view_part(first)[1]
     view = {**mapper["view"], "cursor": cursor.to_state()}

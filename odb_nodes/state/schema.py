@@ -31,8 +31,9 @@ class OrderSettings(TypedDict):
 class PendingState(TypedDict):
     """The steps of an agreed round that are not delivered yet.
 
-    ``totals`` are samples, tokens and loss tokens of every step over all ranks, flat; ``own`` the
-    tokens and loss tokens of this rank, flat, or None where a state of version 1 had none.
+    ``totals`` are samples, tokens and loss tokens of every step over all ranks, flat; where costs
+    are exchanged, each step's cost and the highest of a rank follow them. ``own`` are the tokens
+    and loss tokens of this rank, flat, or None where a state of version 1 had none.
     """
 
     refs: Refs
@@ -232,7 +233,7 @@ def _check_pending(pending: Any, window: WindowState) -> int:
     for name in ("sizes", "totals", *(() if pending["own"] is None else ("own",))):
         _check_counts(pending[name], f"state 'pending' {name!r}")
     sizes, totals = pending["sizes"], pending["totals"]
-    if sum(sizes) != count or len(totals) != 3 * len(sizes):
+    if sum(sizes) != count or len(totals) not in (3 * len(sizes), 5 * len(sizes)):
         raise StateError(
             f"state 'pending' has {count} samples and {len(totals)} totals for {len(sizes)} steps "
             f"of {sum(sizes)} samples"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odb_nodes.batching import window as window_module
+from odb_nodes.batching import ordered as ordered_module
 from odb_nodes.batching.budget import Limit, TokenBudget
 from odb_nodes.batching.window import Window, age_of, length_of, make_key
 
@@ -61,7 +61,7 @@ def best_by_brute_force(
 
 @pytest.fixture(params=[4, 1024])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(window_module, "_BLOCK", request.param)
+    monkeypatch.setattr(ordered_module, "_BLOCK", request.param)
     return int(request.param)
 
 
@@ -149,7 +149,7 @@ def test_a_window_stays_the_window_built_anew_from_its_samples(
 ) -> None:
     """Whatever happened to it before: nothing cached is stale, no block is out of order."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window_module, "_BLOCK", block)
+        patch.setattr(ordered_module, "_BLOCK", block)
         window, age = Window(TokenBudget(BUDGET)), 0
         model: set[Any] = set()
         out: list[Any] = []
@@ -255,7 +255,7 @@ def test_a_tumbling_window_forgets_the_samples_that_left(block: int) -> None:
             window.add(make_key(1 + age % 11, age))
         groups = window.partition()
         window.remove(key for group in groups[: len(groups) - 1] for key in group)
-    assert len(window._ages) < 4 * (block + len(window))
+    assert len(window._keys._ages) < 4 * (block + len(window))
 
 
 def cost_a_sample(size: int) -> float:

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -208,11 +207,7 @@ def test_a_graph_resumes_exactly_at_every_step(graph: tuple[str, str], size: int
 
     for step in range(steps + 1):
         world = InProcessWorld(size)
-        assert all(world.run(partial(resume, step=step))), step
-
-
-def _with_state(work: Any, states: list[Any], rank: int, transport: Any) -> Any:
-    return work(rank, transport, states[rank])
+        assert all(world.run(lambda rank, t, step=step: resume(rank, t, step))), step  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -234,8 +229,7 @@ def test_ranks_whose_sources_cycle_at_different_times_stay_together(size: int) -
     steps = len(whole[0][0])
     for step in range(1, steps):
         world = InProcessWorld(size)
-        states = [states[step - 1] for _, _, states in whole]
-        found = world.run(partial(_with_state, cycled, states))
+        found = world.run(lambda rank, t, step=step: cycled(rank, t, whole[rank][2][step - 1]))  # type: ignore[misc]
         for (first, second, _), (rest, after, _) in zip(whole, found, strict=True):
             assert same_batches(rest, first[step:])
             assert same_batches(after, second)
@@ -283,7 +277,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "set": (lambda: IterableWrapper({1, 2}), "a sorted list"),
     "shuffled DataLoader": (lambda: IterableWrapper(shuffled()), "SamplerView"),
     "random sampler": (
-        lambda: SamplerWrapper(RandomSampler(ROWS, generator=torch.Generator())),  # type: ignore[arg-type]
+        lambda: SamplerWrapper(RandomSampler(ROWS, generator=torch.Generator())),
         "SamplerView",
     ),
     "random map style": (
@@ -313,7 +307,7 @@ def test_a_stream_view_of_what_cannot_be_read_again_is_refused(iterable: Any) ->
 
 
 def test_samplers_with_a_known_order_are_taken() -> None:
-    for sampler in (SequentialSampler(ROWS), list(range(COUNT))):  # type: ignore[arg-type]
+    for sampler in (SequentialSampler(ROWS), list(range(COUNT))):
         groups = GroupingNode(MapStyleWrapper(DATA, sampler), 96)  # type: ignore[arg-type]
         assert sum(len(group) for window in groups for group in window) == COUNT
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odb_nodes.batching.budget import TokenBudget
-from odb_nodes.batching.cutting import num_tokens
+from odb_nodes.batching.keys import num_tokens
 from odb_nodes.batching.window import Window, age_of, length_of, make_key
 from odb_nodes.protocol.policies import POLICIES
 from odb_nodes.protocol.proposal import Proposal, split

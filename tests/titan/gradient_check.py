@@ -75,7 +75,7 @@ class CheckedTrainer(OdbTrainer):
             sample = loader.encoder(loader.samples[index])
             ids, labels = (torch.from_numpy(sample[key]) for key in ("input_ids", "labels"))
             masks = {}
-            if self.config.data.odb.layout == "packed":
+            if loader.config.data.odb.layout == "packed":
                 positions = torch.arange(len(ids))[None]
                 masks = {"attention_masks": model.get_attention_masks(positions=positions)}
             logits = model(ids[None], **masks)[0]

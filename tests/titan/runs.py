@@ -1,8 +1,11 @@
 """Runs of the public command, each with a time limit, and only their own processes killed."""
 
+import atexit
+import functools
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +17,10 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
     EventAccumulator,
 )
+
+from titan_integration.run.processes import parents
+from tools.chaos.preload import PIDS, Preloaded
+from tools.chaos.processes import family, forked, kill
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 240.0  # ten times what a run takes on two idle cores
@@ -45,6 +52,11 @@ class Run:
         config: Function of ``tests.titan.tiny``.
         entry: Module to run.
         terminal: File descriptor that gets stderr instead of the output file.
+        fresh: Start Python anew, as a person does, instead of forking one that has imported
+            torchtitan already: ten seconds more for the same run.
+        limits: Bounds of the processes, e.g. ``{resource.RLIMIT_FSIZE: 100_000}``.
+        port: Of the ranks' store; None takes a free one.
+        env: Further environment variables.
     """
 
     def __init__(
@@ -55,16 +67,25 @@ class Run:
         config: str = "tiny",
         entry: str = "titan_integration.train",
         terminal: int | None = None,
+        fresh: bool = False,
+        limits: dict[int, int] | None = None,
+        port: str | None = None,
+        env: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        launcher = [sys.executable, "-m"]
+        python = sys.executable if fresh else str(preloaded().python)
+        launcher = [python, "-m"]
         if ranks > 1:
-            launcher += ["titan_integration.launch", "--standalone"]
+            launcher += ["titan_integration.launch"]
+            address = ["--master_addr", "127.0.0.1", "--master_port", str(port)]
+            launcher += ["--standalone"] if port is None else address
             launcher += [f"--nproc_per_node={ranks}", "-m"]
         command = [*launcher, entry, "--module", "tests.titan.tiny"]
         command += ["--config", config, "--dump_folder", str(folder)]
         command += ["--data.audit_log", str(folder / "audit"), *args]
+        self._pids = folder / "pids.txt"
+        self._pids.write_text("")
         self._out, self._err = folder / "out.txt", folder / "err.txt"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
@@ -72,8 +93,10 @@ class Run:
                 cwd=REPOSITORY,
                 stdout=out,
                 stderr=err if terminal is None else terminal,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, **(env or {})}
+                | {PIDS: str(self._pids)},
                 start_new_session=True,
+                preexec_fn=functools.partial(_limit, limits or {}),
             )
 
     def wait(self, limit_s: float = LIMIT_S) -> Result:
@@ -97,17 +120,13 @@ class Run:
 
     def kill(self) -> None:
         """SIGKILL the launcher and all processes below it."""
-        for pid in self.pids():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill(self.pids())
         self.process.wait()
 
     def outliving(self, pids: list[int], limit_s: float = 10.0) -> list[int]:
         """Those of ``pids`` that are still alive when the system had time to end them."""
         started = time.monotonic()
-        while alive := [pid for pid in pids if pid in _parents()]:
+        while alive := [pid for pid in pids if pid in parents()]:
             if time.monotonic() - started > limit_s:
                 break
             time.sleep(0.1)
@@ -115,28 +134,48 @@ class Run:
 
     def pids(self) -> list[int]:
         """The run's processes that are alive: the one started here and its descendants."""
-        parents = _parents()
-        found = [self.process.pid]
-        for pid in found:
-            found += [child for child, parent in parents.items() if parent == pid]
-        return [pid for pid in found if pid in parents]
+        return family([self.process.pid, *(pid for pid, _ in forked(self._pids))])
+
+    def signal(self, rank: int, signum: signal.Signals) -> None:
+        """Send a signal to one rank only."""
+        os.kill(self.pid_of(rank), signum)
+
+    def wait_for_listening(self) -> None:
+        """Wait until rank 0 has taken over the signals, as the first thing that it does."""
+        started = time.monotonic()
+        while not any(rank == "0" and _catches(pid) for pid, rank in forked(self._pids)):
+            assert time.monotonic() - started < LIMIT_S, self._tail()
+            time.sleep(0.02)
+
+    def pid_of(self, rank: int) -> int:
+        """The process of that rank, of a run that is not fresh."""
+        return next(pid for pid, found in forked(self._pids) if found == str(rank))
 
     def _tail(self) -> str:
         return (self._out.read_text() + self._err.read_text())[-4000:]
 
 
-def _parents() -> dict[int, int]:
-    """Parent of every process on this machine that is alive."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != "Z":
-                parents[int(entry.name)] = int(fields[1])
-    return parents
+def _catches(pid: int) -> bool:
+    """Whether the process has a handler of its own for SIGTERM."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)  # type: ignore[index]
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
+@functools.cache
+def preloaded() -> Preloaded:
+    """The server that runs are forked from; it lives as long as this process."""
+    server = Preloaded()
+    atexit.register(server.close)
+    return server
+
+
+def _limit(limits: dict[int, int]) -> None:
+    for kind, bound in limits.items():
+        resource.setrlimit(kind, (bound, bound))
 
 
 def train(folder: Path, *args: str, **options: Any) -> Result:

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from odb_nodes.batching import packed
 from odb_nodes.batching.budget import TokenBudget
+from odb_nodes.batching.cost import Cost
+from odb_nodes.batching.ordered import OrderedKeys
 from odb_nodes.batching.window import Window
 from odb_nodes.protocol import proposal, steps
 from odb_nodes.protocol.policy import Policy
@@ -26,8 +29,11 @@ SMALL = Scope(
 Patch = pytest.MonkeyPatch
 
 
-def find(policies: tuple[str, ...] = ("tumbling", "sliding")) -> str | None:
-    scope = replace(SMALL, policies=policies)
+def find(
+    policies: tuple[str, ...] = ("tumbling", "sliding"),
+    layouts: tuple[str, ...] = ("padded", "packed"),
+) -> str | None:
+    scope = replace(SMALL, policies=policies, layouts=layouts)
     return explore(scope, scope.settings()).violation
 
 
@@ -171,15 +177,32 @@ def test_a_best_fill_that_is_off_by_one_is_found(monkeypatch: Patch) -> None:
     real = Window.take_best
 
     def take_best(self: Window) -> list[int]:
-        budget, self.budget = self.budget, TokenBudget(self.budget.max_tokens + 1)
+        budget = self._limits.budget
+        self._limits.budget = TokenBudget(budget.max_tokens + 1)
         taken = real(self)
-        self.budget = budget
+        self._limits.budget = budget
         return taken
 
     monkeypatch.setattr(Window, "take_best", take_best)
-    violation = find(("sliding",))
+    for layout in ("padded", "packed"):
+        violation = find(("sliding",), (layout,))
+        assert violation is not None
+        assert "G6" in violation
+
+
+def test_packed_rows_that_pass_the_cost_target_are_found(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(Cost, "longest", lambda self, room: int(room))
+    violation = find(layouts=("packed",))
     assert violation is not None
     assert "G6" in violation
+
+
+def test_packed_rows_that_close_too_early_are_found(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(OrderedKeys, "pop_largest", lambda *_: None)
+    monkeypatch.setattr(packed, "_BEST_FIT_PART", 0.6)
+    violation = find(layouts=("packed",))
+    assert violation is not None
+    assert "fits" in violation
 
 
 def test_a_quota_that_counts_one_step_too_many_is_found(monkeypatch: Patch) -> None:
@@ -207,13 +230,11 @@ def test_a_report_that_hides_the_empty_rank_is_found(monkeypatch: Patch) -> None
 
 
 def test_a_window_that_loses_its_oldest_first_order_is_found(monkeypatch: Patch) -> None:
-    real = Window._oldest
-    monkeypatch.setattr(
-        Window, "_oldest", lambda self: max(real(self), *map(max, filter(None, self._blocks)))
-    )
-    violation = find(("sliding",))
-    assert violation is not None
-    assert "oldest" in violation
+    real = OrderedKeys.oldest_first
+    monkeypatch.setattr(OrderedKeys, "oldest_first", lambda self: reversed(list(real(self))))
+    for layout in ("padded", "packed"):
+        violation = find(("sliding",), (layout,))
+        assert violation is not None
 
 
 def test_a_counterexample_is_the_smallest_and_tells_the_story(monkeypatch: Patch) -> None:

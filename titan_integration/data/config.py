@@ -24,7 +24,7 @@ class OdbConfig:
     """Batch by token budget; ``--data.odb.no-enable`` takes torchtitan's fixed-size batches."""
 
     token_budget: int = 8192
-    """Most padded tokens a rank and microbatch: samples times the longest of them."""
+    """Most tokens per rank and microbatch: samples times the longest of them, or packed rows."""
 
     window: int = 1024
     """Samples a rank holds to choose from; larger pads less and keeps more in memory."""
@@ -35,8 +35,20 @@ class OdbConfig:
     join: bool = True
     """Every sample of an epoch exactly once; off: the epoch ends with its first finished rank."""
 
-    layout: Literal["padded", "packed"] = "padded"
-    """Rows padded to the longest, or one row with all samples (flex or varlen attention only)."""
+    layout: Literal["padded", "packed"] | None = None
+    """Samples padded to the longest, or packed rows; default packed with flex or varlen attention,
+    which know where a sample ends, and padded with SDPA, which does not."""
+
+    rows: int = 1
+    """Packed rows of a microbatch; each has ``token_budget / rows`` tokens at most."""
+
+    shape: Literal["dynamic", "fixed"] = "dynamic"
+    """Packed rows as long as they must be, or always ``token_budget / rows`` tokens: what pipeline
+    parallelism, CUDA graphs and static compilation need."""
+
+    cost: float | None = None
+    """What each pair of tokens of a sample costs, over what a token costs: microbatches of packed
+    rows then take equally long on all ranks. Default from the model; 0 counts tokens only."""
 
     pad_to_multiple_of: int = 1
     """Lengths are padded to this; the model's own needs (TP, loss chunks, flex) are added."""
@@ -142,6 +154,15 @@ class DataConfig:
     audit_log: str | None = None
     """Prefix of one file a rank that lists each step's samples; for checks, not for speed."""
 
+    accept_changed: bool = False
+    """Resume although data, tokenizer or options that change samples are not what they were."""
+
+    stop_after_s: float | None = None
+    """Seconds after which the run saves and ends with exit code 143, as after SIGTERM."""
+
+    stop_within_s: float = 120.0
+    """Seconds that a signal leaves for the step to end and to be saved; then the process ends."""
+
     odb: OdbConfig = field(default_factory=OdbConfig)
 
     def validate(self) -> None:
@@ -168,13 +189,25 @@ class DataConfig:
             value = getattr(self, name)
             if value is not None:
                 _at_least(1, f"data.{name}", value)
-        for name in ("token_budget", "window", "pad_to_multiple_of", "prefetch"):
+        for name in ("token_budget", "rows", "window", "pad_to_multiple_of", "prefetch"):
             _at_least(1, f"data.odb.{name}", getattr(self.odb, name))
         if self.odb.shape_buckets is not None:
             _at_least(1, "data.odb.shape_buckets", self.odb.shape_buckets)
         _at_least(0, "data.odb.num_workers", self.odb.num_workers)
-        if self.odb.timeout_s <= 0:
-            raise UserError(f"data.odb.timeout_s must be positive, got {self.odb.timeout_s}")
+        if self.odb.cost is not None and not 0 <= self.odb.cost < float("inf"):
+            raise UserError(f"data.odb.cost must be at least 0, got {self.odb.cost}")
+        if self.odb.layout == "padded" and (self.odb.rows > 1 or self.odb.shape == "fixed"):
+            raise UserError(
+                "data.odb.rows and data.odb.shape are of packed rows, got data.odb.layout "
+                "'padded'; set --data.odb.layout packed, or leave them out"
+            )
+        for name, seconds in (
+            ("odb.timeout_s", self.odb.timeout_s),
+            ("stop_within_s", self.stop_within_s),
+            ("stop_after_s", self.stop_after_s),
+        ):
+            if seconds is not None and not seconds > 0:
+                raise UserError(f"data.{name} must be positive, got {seconds}; set --data.{name}")
 
     def encoding(self, max_len: int) -> Encoding:
         """What is done to rows for a model that takes ``max_len`` tokens. Raises UserError."""

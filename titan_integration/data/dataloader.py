@@ -1,42 +1,43 @@
 """``odb_loader`` in the place of a torchtitan dataloader."""
 
-import contextlib
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import torch
+import tyro
 
 from odb_nodes import (
     OdbLoader,
-    PadCollate,
     Rounding,
-    StateError,
-    TokenBudget,
     describe_state,
     odb_loader,
     pack_states,
     reshard_states,
-    unpack_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
+from titan_integration.data.batching import make_budget, make_collate, make_layout, make_rounding
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
+from titan_integration.data.fingerprints import Inputs
+from titan_integration.data.growth import EpochRows
+from titan_integration.data.input_watch import InputWatch, without_lengths
 from titan_integration.data.inputs.mixture import Mixture
+from titan_integration.data.inputs.origin import count_by_source, source_map
+from titan_integration.data.load import Load
+from titan_integration.data.saved import Saved, explained
 from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
 from titan_integration.upstream import BaseDataLoader, HuggingFaceTokenizer
 
-NEW_DATA_REMEDY = (
-    "undo the change, train to another --dump_folder, or begin the data anew with "
-    "--checkpoint.exclude_from_loading dataloader"
-)
+# Fields that the trainer fills in from its data section: no flags of the command line.
+T = TypeVar("T")
+Derived = Annotated[T, tyro.conf.Suppress]
 TitanBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
@@ -50,32 +51,38 @@ class OdbDataLoader(BaseDataLoader):
         samples: The samples of one epoch, dropped ones included.
         totals: Counts of what was delivered; of this rank where they differ between ranks.
         info: What the batch delivered last holds.
+        sources: Number of the source of each of its tokens (-1: of none), ``int64[B, L]``; None
+            where there is one source only.
         exhausted: Whether no rank will get another batch in this run.
         shapes: Distinct shapes of this rank's batches since the process started.
     """
 
     STATE = "odb"
     TOTALS = "totals"
+    loader: OdbLoader
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
-        data: DataConfig = field(default_factory=DataConfig)
+        data: Derived[DataConfig] = field(default_factory=DataConfig)
         """Rows and batching."""
 
-        pad_to_multiple_of: int = 1
+        pad_to_multiple_of: Derived[int] = 1
         """What the model's parallelism, loss and attention ask of lengths."""
 
-        vocab_size: int | None = None
+        vocab_size: Derived[int | None] = None
         """Of the model; the tokenizer may not have more."""
 
-        infinite: bool = False
+        infinite: Derived[bool] = False
         """Of no effect; torchtitan's validator sets it."""
 
-        purpose: str = "train"
+        cost: Derived[tuple[float, float]] = (1.0, 0.0)
+        """What the model makes of a token, and of a pair of tokens of one sample."""
+
+        purpose: Derived[str] = "train"
         """Loaders of different purposes exchange over different groups; "held_out" reads the rows
         that ``data.validation_fraction`` keeps from training."""
 
-        check_folder: str | None = None
+        check_folder: Derived[str | None] = None
         """Keeps what the check of the rows found, for a resumed run."""
 
     def __init__(
@@ -93,13 +100,16 @@ class OdbDataLoader(BaseDataLoader):
         self.rows = self._open_rows()
         self.encoder = Encoder(tokenizer, config.data.encoding(max_len=seq_len))
         self.group = data_group("state", dp_rank, dp_world_size)
+        self.inputs: InputWatch | None = None  # for training rows that have a number
         self.use(None)
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
         self.info: StepInfo | None = None
+        self.sources: torch.Tensor | None = None
         self.exhausted = False
         self.shapes: set[torch.Size] = set()
-        self._filler: torch.Tensor | None = None  # a token to fill up the last step with
+        self.load = Load()
+        self._filler: tuple[torch.Tensor, torch.Tensor] | None = None  # ids and positions
 
     def check(self) -> None:
         """Check tokenizer and rows, and count the samples that each row gives.
@@ -110,6 +120,7 @@ class OdbDataLoader(BaseDataLoader):
         data = self.config.data
         if data.check:
             folder = self.config.check_folder
+            self.loader.shutdown()  # two loaders cannot have one group
             self.use(
                 check_rows(
                     self.rows,
@@ -136,11 +147,14 @@ class OdbDataLoader(BaseDataLoader):
         self.checked = checked
         self.encoder.one_each = checked is None
         self.samples = SampleIndex(self.rows, None if checked is None else checked.counts)
+        self.epoch_samples = EpochRows(self.samples)
+        if hasattr(self, "loader"):
+            self.loader.shutdown()  # two loaders cannot share a group
         self.loader = self._make_loader()
 
     def __iter__(self) -> Iterator[TitanBatch]:
         while not self.exhausted:
-            with _explained():
+            with explained():
                 batches = iter(self.loader)  # a loaded state is checked against rows and settings
             batch = next(batches, None)
             if batch is None:
@@ -155,14 +169,15 @@ class OdbDataLoader(BaseDataLoader):
                 self._deliver(batch, is_last_of_epoch=following is None)
                 yield self._to_titan(batch)
                 batch = following
+            if self.epoch_samples.end_epoch():
+                self._renew_loader(self.totals.epochs_done)
 
     def filler(self) -> TitanBatch:
         """An IDLE batch, to fill up the accumulation that the data ends in."""
         assert self._filler is not None
-        tokens = self._filler
+        tokens, positions = self._filler
         self.totals.padded_tokens += tokens.numel()
         self.totals.idle_steps += 1
-        positions = torch.arange(tokens.shape[1]).expand_as(tokens)
         labels = torch.full_like(tokens, IGNORE_INDEX)
         return {"input": tokens, "positions": positions}, labels
 
@@ -175,21 +190,71 @@ class OdbDataLoader(BaseDataLoader):
         if self._state is None:
             return {self.STATE: b"", self.TOTALS: b""}
         states, totals = self._gather(self.totals)
-        return {self.STATE: pack_states(states), self.TOTALS: json.dumps(asdict(totals)).encode()}
+        inputs = None if self.inputs is None else self.inputs.now
+        past = self.epoch_samples.past
+        saved = Saved(states=states, totals=totals, past_samples=past, inputs=inputs)
+        return {self.STATE: pack_states(states), self.TOTALS: saved.to_bytes()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a state's last batch, at this or another data-parallel degree."""
         if not state_dict.get(self.STATE):
             return
-        with _explained():
-            states = unpack_states(state_dict[self.STATE])
-            if len(states) != self.dp_world_size:
-                states = reshard_states(states, self.dp_world_size)
-            self._state = states[self.dp_rank]
-            self.loader.load_state_dict(self._state)
-        merged = Totals(**json.loads(state_dict[self.TOTALS]))
-        self.totals = share(merged, self.dp_rank)
+        with explained():
+            self._load(Saved.read(state_dict[self.STATE], state_dict[self.TOTALS]))
         self._note_end()
+
+    def _load(self, saved: Saved) -> None:
+        epochs, past = saved.totals.epochs_done, saved.past_samples
+        self.totals = share(saved.totals, self.dp_rank)
+        self.epoch_samples.past = epochs * len(self.samples) if past is None else past
+        states = saved.states
+        self._state = states[0]
+        if self._take_changes(saved.inputs, states[0]):
+            return
+        if len(states) != self.dp_world_size:
+            states = reshard_states(states, self.dp_world_size)
+        self._state = states[self.dp_rank]
+        if self.inputs is not None and self.inputs.changed:
+            self._state = without_lengths(self._state)
+        self.loader.load_state_dict(self._state)
+
+    @property
+    def epochs_begun(self) -> int:
+        """Whole epochs and the one in progress."""
+        done = self.totals.epochs_done
+        return done + (self._state is not None and describe_state(self._state)["epoch"] >= done)
+
+    def note_inputs(self) -> None:
+        """Take the fingerprints of what samples are made from; all ranks, after the check."""
+        self.inputs = InputWatch(
+            self.rows, self.encoder, self.config.data, rank=self.dp_rank, group=self.group
+        )
+
+    def _take_changes(self, then: Inputs | None, state: dict[str, Any]) -> bool:
+        """Compare the data with that of the state, all ranks together.
+
+        Returns:
+            Whether the state is done with: its epoch has ended, and the next has more samples.
+        Raises:
+            UserError: They differ, and that was not accepted.
+        """
+        if self.inputs is None:
+            return False
+        told = describe_state(state)
+        then_samples, ended = told["num_samples"], self.totals.epochs_done > told["epoch"]
+        more = self.inputs.accept(then, then_samples, len(self.samples), told["epoch"])
+        if more and not ended:
+            self.epoch_samples.first(then_samples)
+            self._renew_loader(None)
+        elif more:
+            self._renew_loader(told["epoch"] + 1)
+        return more and ended
+
+    def _renew_loader(self, epoch: int | None) -> None:
+        self.loader.shutdown()
+        self.loader = self._make_loader()
+        if epoch is not None:
+            self.loader.set_epoch(epoch)
 
     def merged_totals(self) -> Totals:
         """Counts of the run over all ranks; they must call this together."""
@@ -211,12 +276,35 @@ class OdbDataLoader(BaseDataLoader):
         self.info = batch.info
         labels = batch.tensors["labels"]
         self.totals.add(batch.info, labels.numel())
+        self._note_sources(batch)
         self.shapes.add(labels.shape)
-        self._filler = batch.tensors["input_ids"][:1, : self.config.pad_to_multiple_of].clone()
+        self.load.add(batch.info)
+        self._filler = self._fill_up_with(batch)
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
         self._note_end()
+
+    def _note_sources(self, batch: OdbBatch) -> None:
+        names = self.rows.names
+        if len(names) < 2:
+            return
+        views = () if batch.info.idle else batch.info.views
+        numbers = [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views]
+        odb = self.config.data.odb
+        positions = batch.tensors[self._positions]
+        self.sources = source_map(numbers, positions, layout=odb.layout or "padded", rows=odb.rows)
+        loss_tokens = count_by_source(self.sources, batch.tensors["labels"], len(names))
+        for number, name in enumerate(names):
+            self.totals.add_source(name, numbers.count(number), loss_tokens[number])
+
+    def _fill_up_with(self, batch: OdbBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens and positions of an IDLE batch: as few as can be, where shapes may change."""
+        tokens = batch.tensors["input_ids"]
+        if self.config.data.odb.shape == "fixed":
+            return tokens, batch.tensors[self._positions]
+        tokens = tokens[:1, : self.config.pad_to_multiple_of].clone()
+        return tokens, torch.arange(tokens.shape[1]).expand_as(tokens)
 
     def _note_end(self) -> None:
         data, totals = self.config.data, self.totals
@@ -226,7 +314,7 @@ class OdbDataLoader(BaseDataLoader):
 
     def _to_titan(self, batch: OdbBatch) -> TitanBatch:
         tensors = batch.tensors
-        inputs = {"input": tensors["input_ids"], "positions": tensors["positions"]}
+        inputs = {"input": tensors["input_ids"], "positions": tensors[self._positions]}
         return inputs, tensors["labels"]
 
     def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
@@ -237,37 +325,23 @@ class OdbDataLoader(BaseDataLoader):
             totals.append(item[1])
         return states, merge(totals)
 
-    def _longest_batch(self) -> int:
-        """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
-        odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
-        most = odb.token_budget if odb.layout == "packed" else self.encoder.encoding.max_len
-        return -(-most // multiple) * multiple
-
     def _open_rows(self) -> Mixture:
         return self.config.data.inputs().open(held_out=self.config.purpose == "held_out")
 
     def _rounding(self) -> Rounding:
-        return Rounding(
+        return make_rounding(
+            self.config.data.odb,
             multiple=self.config.pad_to_multiple_of,
-            per_doubling=self.config.data.odb.shape_buckets,
-            longest=self._longest_batch(),
+            max_len=self.encoder.encoding.max_len,
         )
-
-    def _collate(self) -> PadCollate:
-        layout = self.config.data.odb.layout
-        return PadCollate(pad_to_multiple_of=self._rounding(), layout=layout, positions=True)
-
-    def _budget(self) -> TokenBudget:
-        odb = self.config.data.odb
-        rounding = None if odb.layout == "packed" else self._rounding()
-        return TokenBudget(odb.token_budget, rounding=rounding)
 
     def _make_loader(self) -> OdbLoader:
         data, odb = self.config.data, self.config.data.odb
         return odb_loader(
-            self.samples,
+            self.epoch_samples.now,
             self.encoder,
-            token_budget=self._budget(),
+            token_budget=make_budget(odb, self._rounding()),
+            layout=make_layout(odb, self.config.cost),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -280,18 +354,13 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=self._collate(),
+            collate=make_collate(odb, self._rounding(), self.encoder.encoding.max_len),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,
             timeout_s=odb.timeout_s,
         )
 
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn a state that does not fit into something a person can act on."""
-    try:
-        yield
-    except StateError as error:
-        raise UserError(f"the checkpoint does not fit: {error}; {NEW_DATA_REMEDY}") from error
+    @property
+    def _positions(self) -> str:
+        return "position_ids" if self.config.data.odb.layout == "packed" else "positions"

@@ -1,8 +1,9 @@
 """torchtitan's own fixed-size batches on the same rows (``--data.odb.no-enable``)."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
 from datasets import Dataset
 
 from titan_integration.data.checks.check import check_rows
@@ -23,7 +24,7 @@ class StockDataLoader(ParallelAwareDataloader):
 
     @dataclass(kw_only=True, slots=True)
     class Config(ParallelAwareDataloader.Config):
-        data: DataConfig = field(default_factory=DataConfig)
+        data: Annotated[DataConfig, tyro.conf.Suppress] = field(default_factory=DataConfig)
         infinite: bool = True
 
     def __init__(

@@ -10,6 +10,7 @@ from torchdata.nodes import BaseNode
 from odb_nodes import AlignNode, GroupingNode, OdbLoader, StreamView, unpack_states
 from odb_nodes.nodes.upstream import WatchedMapper
 from odb_nodes.state.content import pack_value, unpack_value
+from titan_integration.data.batching import make_budget, make_collate, make_layout
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.data.encoding.encoder import Encoder
 from titan_integration.data.formats.document import RowError
@@ -42,6 +43,9 @@ class OdbStreamLoader(OdbDataLoader):
             "trained on are left out as they come"
         )
 
+    def note_inputs(self) -> None:
+        """Nothing: a stream is read once, and has no size to compare."""
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a state's last batch, on as many ranks as saved it."""
         packed = state_dict.get(self.STATE)
@@ -67,7 +71,13 @@ class OdbStreamLoader(OdbDataLoader):
             snapshot_frequency=_SNAPSHOT,
         )
         source = SamplesOfRows(encoded, skip_errors=odb.on_error == "skip")
-        groups = GroupingNode(source, self._budget(), window=odb.window, overlong=odb.overlong)
+        groups = GroupingNode(
+            source,
+            make_budget(odb, self._rounding()),
+            window=odb.window,
+            overlong=odb.overlong,
+            layout=make_layout(odb, self.config.cost),
+        )
         align = AlignNode(
             groups,
             process_group=data_group(self.config.purpose, self.dp_rank, self.dp_world_size),
@@ -78,7 +88,7 @@ class OdbStreamLoader(OdbDataLoader):
         )
         return OdbLoader(
             align,
-            collate=self._collate(),
+            collate=make_collate(odb, self._rounding(), self.encoder.encoding.max_len),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
         )

@@ -40,10 +40,9 @@ class ModelShape:
         return self.parameters * STATE_BYTES // gpus + 2 * layer * GATHERED_BYTES
 
     def token_bytes(self) -> int:
-        """Memory per token of a batch: all layers' activations, and the logits.
+        """Memory per token of a batch: all layers' activations and the logits.
 
         Attention is not stored, as in flash attention.
-
         Source of the 34 bytes: Korthikanti et al., "Reducing activation recomputation in large
         transformer models", 2022, without the attention matrix.
         """

@@ -49,12 +49,14 @@ def table_lines(epochs: Sequence[Epoch]) -> list[str]:
     ]
 
 
-def report_lines(report: Mapping[str, Any]) -> list[str]:
-    """What was found in the rows; ``report`` as written by ``--json``."""
+def report_lines(report: Mapping[str, Any], sampled: int) -> list[str]:
+    """What was found in the rows; ``report`` as written by ``--json``, ``sampled`` all rows."""
     lines = [
         f"{len(report['files'])} files: {', '.join(report['files'][:3])}"
         + (", ..." if len(report["files"]) > 3 else ""),
-        f"{report['rows']:,} rows, {report['samples']:,} samples, "
+        f"{report['rows']:,} rows"
+        + (f" of {sampled:,}" if report["rows"] < sampled else "")
+        + f", {report['samples']:,} samples, "
         f"{report['answers_trained']:,} of {report['answers']:,} answers trained, "
         f"{report['target_tokens']:,} target tokens",
         "lengths: " + ", ".join(f"{name} {n:,}" for name, n in report["lengths"].items()),
@@ -63,4 +65,6 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"left out: {count:,} x {reason} (as in {report['examples'][reason]})")
     for key, count in report["unread_keys"].items():
         lines.append(f"nothing reads {key}, which {count:,} rows have")
+    if report["shown"]:
+        lines.append(f"a sample, trained on between [[ and ]]: {report['shown']}")
     return lines

@@ -3,26 +3,35 @@
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.fsdp import FSDPModule
 
 from titan_integration.data.audit import AuditLog
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
-from titan_integration.data.dataloader import NEW_DATA_REMEDY, OdbDataLoader, TitanBatch
+from titan_integration.data.dataloader import OdbDataLoader, TitanBatch
 from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.stock import StockDataLoader
 from titan_integration.data.stream import OdbStreamLoader
 from titan_integration.errors import UserError
+from titan_integration.run.failures import explain, first_line
+from titan_integration.run.guard import Guard, make_writable
+from titan_integration.source_loss import SourceLoss
+from titan_integration.training.announce import announce
+from titan_integration.training.batches import cost_of, describe_batches, layout_of
+from titan_integration.training.ending import sum_up, why_nothing_is_left
 from titan_integration.training.metrics import OdbMetricsProcessor
+from titan_integration.training.safe_steps import SafeSteps
 from titan_integration.training.schedule import SampleLRSchedulers
-from titan_integration.training.summary import Summary, coverage
-from titan_integration.training.supported import check_supported, length_multiple
+from titan_integration.training.supported import (
+    check_supported,
+    check_tokenizer_folder,
+    length_multiple,
+)
 from titan_integration.training.validator import OdbValidator, validation_data
 from titan_integration.upstream import (
     BaseCheckpointManager,
@@ -84,13 +93,15 @@ class OdbTrainer(Trainer):
         def validate(self) -> None:
             """Raise UserError on what cannot run; before any process group exists."""
             self.data.validate()
+            if self.data.has_rows:
+                check_tokenizer_folder(self.hf_assets_path)
             check_supported(self, self.data)
 
         def _odb_loader(self, data: DataConfig, purpose: str) -> OdbDataLoader.Config:
             model = self.model_spec.model if self.model_spec is not None else None
             kind = OdbStreamLoader if data.streaming else OdbDataLoader
             return kind.Config(
-                data=data,
+                data=replace(data, odb=replace(data.odb, layout=layout_of(self, data))),
                 pad_to_multiple_of=length_multiple(self, data.odb.pad_to_multiple_of),
                 vocab_size=getattr(model, "vocab_size", None),
                 purpose=purpose,
@@ -98,9 +109,24 @@ class OdbTrainer(Trainer):
             )
 
     config: Config
+    odb: OdbDataLoader | None
+    nothing_left: bool
+    steps: SafeSteps
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config)
+        parts: list[Any] = [config.dataloader, config.validator.dataloader]
+        for part in parts:
+            if isinstance(part, OdbDataLoader.Config):
+                part.cost = cost_of(config, part.data)
+        self.guard: Guard | None = None
+        try:
+            super().__init__(config)
+        except Exception as error:
+            self._leave_folder()
+            if explain(error) is not None:
+                raise
+            raise UserError(f"the trainer cannot be built: {first_line(error)}") from error
+        assert self.guard is not None
         if self.device.type == "cpu":
             for module in self.model_parts:
                 for part in module.modules():
@@ -108,23 +134,35 @@ class OdbTrainer(Trainer):
                         # gloo cannot scale while it sums, which FSDP asks of it otherwise.
                         part.set_force_sum_reduction_for_comms(True)
         self.odb = self.dataloader if isinstance(self.dataloader, OdbDataLoader) else None
+        self.steps = SafeSteps(self.guard, config, self.odb)
+        self.guard.protect(self.checkpointer, self.steps.before_save)
         self.resumed_from: int | None = None
         self.audit: AuditLog | None = None
+        self.nothing_left = False
         if self.odb is not None:
             self._prepare(self.odb)
+
+    def init_distributed(self) -> Any:
+        """As torchtitan's; then the folder is locked and a checkpoint chosen, before any work."""
+        make_writable(Path(self.config.dump_folder))
+        dims = super().init_distributed()
+        data = self.config.data
+        self.guard = Guard(
+            self.config.dump_folder,
+            self.config.checkpoint,
+            stop_within_s=data.stop_within_s,
+            stop_after_s=data.stop_after_s,
+        )
+        return dims
 
     def train(self) -> None:
         """Train to the end of the data, of ``training.steps`` or of the quota; then sum up."""
         try:
             super().train()
-            if self.odb is not None:
+            if self.guard is not None and self._more_to_do():
+                self.guard.raise_if_stopped(self.step)
+            if self.odb is not None and not self.nothing_left:
                 self._sum_up(self.odb)
-        except (RuntimeError, CheckpointException) as error:
-            if self.odb is not None and "Missing key in checkpoint state_dict: data" in str(error):
-                raise UserError(
-                    f"the checkpoint was not saved with ODB; {NEW_DATA_REMEDY}"
-                ) from error
-            raise
         finally:
             # Also on KeyboardInterrupt, where torchtitan's main does not close the trainer.
             self._release()
@@ -132,21 +170,29 @@ class OdbTrainer(Trainer):
     def close(self) -> None:
         self._release()
         super().close()
+        self._leave_folder()
 
     def batch_generator(self, data_iterable: Any) -> Iterator[TitanBatch]:
         """As torchtitan's; called once, after loading, so the run's starting point is known."""
         if self.odb is not None:
             self._begin(self.odb)
+        if self.guard is not None:
+            self.guard.begin()
         return super().batch_generator(data_iterable)
 
     def should_continue_training(self) -> bool:
+        return self._more_to_do() and not (self.guard is not None and self.guard.stopped)
+
+    def _more_to_do(self) -> bool:
         more = self.odb is None or not self.odb.exhausted
         return more and super().should_continue_training()
 
     def train_step(self, data_iterator: Iterator[TitanBatch]) -> None:
         """Draw the step's batches first, to know its samples, then let torchtitan train on them."""
+        train_step = super().train_step
+        self.steps.health.begin_step(self.step)
         if self.odb is None:
-            super().train_step(data_iterator)
+            self.steps.run(lambda: train_step(data_iterator), [])
             return
         before = self.odb.totals.samples
         batches = self._draw(self.odb, data_iterator)
@@ -154,15 +200,24 @@ class OdbTrainer(Trainer):
             self.schedule.advance(self.step - 1, self.step)
         else:
             self.schedule.advance(before, self.odb.totals.samples)
-        super().train_step(iter(batches))
+        self.steps.run(lambda: train_step(iter(batches)), batches)
+        self.source_loss.end_step()
         self.meter.end_step()
         if self.odb.exhausted:
             self.config.training.steps = self.step  # the loop's last save, resumable
 
     def forward_backward_step(self, **kwargs: Any) -> torch.Tensor:
-        """As torchtitan's; notes the loss where the step is logged."""
+        """As torchtitan's; notes the loss."""
+        if self.odb is not None:
+            self.source_loss.begin_microbatch()
         loss = super().forward_backward_step(**kwargs)
+        self.steps.health.note_loss(loss)
         if self.odb is not None and self.meter.should_log(self.step):
+            if self.parallel_dims.pp_enabled:
+                # Only the last stage has the loss, the others have -1, and rank 0 logs.
+                loss = loss.detach().clone()
+                stages = self.parallel_dims.get_mesh("pp").get_group()
+                dist.all_reduce(loss, dist.ReduceOp.MAX, group=stages)
             self.meter.add_loss(loss.detach())
         return loss
 
@@ -181,12 +236,23 @@ class OdbTrainer(Trainer):
 
     def _prepare(self, odb: OdbDataLoader) -> None:
         odb.check()
+        odb.note_inputs()
+        self._plan(odb)
+        self.source_loss = SourceLoss(odb.rows.names)
+        self.source_loss.attach(self.loss_fn)
+        if self.config.data.audit_log is not None:
+            self.audit = AuditLog(self.config.data.audit_log, dist.get_rank())
+
+    def _plan(self, odb: OdbDataLoader) -> None:
+        """The length of the run, as far as is known; a resume may change it."""
         data = self.config.data
+        logger.info(describe_batches(self.config, data, odb.config))
         assert isinstance(self.lr_schedulers, SampleLRSchedulers)
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
-        countable = data.num_epochs is not None and not data.streaming
-        whole = len(odb.samples) * (data.num_epochs or 0) if countable else None
+        whole = None
+        if data.num_epochs is not None and not data.streaming:
+            whole = odb.epoch_samples.expected(data.num_epochs, odb.totals.epochs_done)
         self.samples_total = whole
         goals = [n for n in (whole, data.sample_quota) if n is not None]
         steps = self.config.training.steps
@@ -194,26 +260,35 @@ class OdbTrainer(Trainer):
             total_samples=min(goals, default=None),
             total_steps=None if steps == UNLIMITED_STEPS else steps,
         )
-        if data.audit_log is not None:
-            self.audit = AuditLog(data.audit_log, dist.get_rank())
 
     def _begin(self, odb: OdbDataLoader) -> None:
         self.started_at_s, self.started_tokens = time.perf_counter(), odb.totals.tokens
-        if odb.exhausted:
-            logger.info(
-                f"Nothing left to train: the run was finished at step {self.step}; "
-                "raise --data.epochs or --data.sample_quota to go on"
+        self._plan(odb)
+        self.nothing_left = not self._more_to_do()
+        if self.nothing_left:
+            epochs, steps = self.config.data.num_epochs, self.config.training.steps
+            logger.info(why_nothing_is_left(odb, epochs, step=self.step, steps=steps))
+        elif dist.get_rank() == 0:
+            announce(
+                self.config,
+                odb,
+                parameters=sum(p.numel() for part in self.model_parts for p in part.parameters()),
+                step=self.step,
+                accumulation=self.gradient_accumulation_steps,
             )
         quota = self.config.data.sample_quota
-        self.meter.follow(odb, rows=self.samples_total, quota=quota, step=self.step)
+        self.meter.follow(
+            odb, rows=self.samples_total, quota=quota, step=self.step, source_loss=self.source_loss
+        )
         if self.audit is not None:
             self.audit.start(self.step, odb.dp_rank, odb.dp_world_size)
 
     def _draw(self, odb: OdbDataLoader, data_iterator: Iterator[TitanBatch]) -> list[TitanBatch]:
         """The step's microbatches; where the data ends among them, IDLE ones take the rest."""
         batches: list[TitanBatch] = []
+        sources: list[torch.Tensor] = []
         num_loss_tokens = total_loss_tokens = padding = 0
-        for _ in range(self.gradient_accumulation_steps):
+        for _ in range(self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches):
             if odb.exhausted:
                 batches.append(odb.filler())
                 padding += batches[-1][1].numel()
@@ -222,47 +297,36 @@ class OdbTrainer(Trainer):
             batches.append(next(data_iterator))
             info = odb.info
             assert info is not None
+            if odb.sources is not None:
+                sources.append(odb.sources)
             num_loss_tokens += info.num_loss_tokens
             total_loss_tokens += info.total_num_loss_tokens
             padding += batches[-1][1].numel() - info.num_tokens
+            if not info.idle:
+                self.steps.health.note_samples(view.index for view in info.views)
             if self.audit is not None:
                 self.audit.add(self.step, info)
+        self.source_loss.begin_step(sources if self.meter.should_log(self.step) else [])
         self.meter.begin_step(num_loss_tokens=num_loss_tokens, total_loss_tokens=total_loss_tokens)
         self.meter.ntokens_since_last_log -= padding
         self.ntokens_seen -= padding
         return batches
 
     def _sum_up(self, odb: OdbDataLoader) -> None:
-        totals = odb.merged_totals()
-        data, wall_s = self.config.data, time.perf_counter() - self.started_at_s
-        summary = Summary(
+        sum_up(
+            self.config,
+            odb,
             samples_total=self.samples_total,
-            samples_emitted=totals.samples,
-            samples_dropped=totals.num_dropped,
-            dropped_by_reason=totals.dropped,
-            coverage=coverage(totals, self.samples_total, ended_by=self._ended_by(odb)),
             steps=self.step,
-            idle_steps=totals.idle_steps,
-            padding_ratio=totals.padding_ratio,
-            real_tokens=totals.tokens,
-            padded_tokens=totals.padded_tokens,
-            real_tokens_per_s=(totals.tokens - self.started_tokens) / wall_s,
-            wall_s=wall_s,
-            world_size=odb.dp_world_size,
             resumed_from=self.resumed_from,
+            wall_s=time.perf_counter() - self.started_at_s,
+            tokens_before=self.started_tokens,
+            source_losses=self.meter.source_losses,
         )
-        if dist.get_rank() == 0:
-            path = summary.write(self.config.dump_folder)
-            logger.info(f"{summary.line()}; see {path}")
-        if data.odb.join and summary.coverage.startswith("wrong"):
-            raise RuntimeError(f"coverage is {summary.coverage}")
 
-    def _ended_by(self, odb: OdbDataLoader) -> str:
-        quota = self.config.data.sample_quota
-        if not odb.exhausted:
-            return "training.steps"
-        filled = quota is not None and odb.totals.samples >= quota
-        return "data.sample_quota" if filled else "data.odb.no-join"
+    def _leave_folder(self) -> None:
+        if self.guard is not None:
+            self.guard.close()
 
     def _release(self) -> None:
         if self.odb is not None:

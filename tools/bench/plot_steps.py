@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.data.workloads import WORKLOADS
-from tools.simulate import Setting, deal, simulate
+from tools.simulate.world import Setting, deal, simulate
 
 WINDOWS = (32, 64, 128, 256, 512, 1024)
 RANKS = (1, 16)

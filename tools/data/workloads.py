@@ -63,3 +63,8 @@ def fewest_steps(shares: Sequence[Lengths | Sequence[int]], max_tokens: int) -> 
         np.concatenate([np.asarray(share, np.int64) for share in shares]), max_tokens
     )
     return -(-groups // len(shares))
+
+
+def fewest_rows(tokens: Sequence[int], max_tokens: int) -> int:
+    """Fewest steps in which packed rows can hold so many tokens per rank, dealt out in any way."""
+    return -(-sum(tokens) // (len(tokens) * max_tokens))

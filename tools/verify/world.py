@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 
+from odb_nodes.batching.layouts import LAYOUTS
 from odb_nodes.protocol import steps as protocol_steps
 from odb_nodes.protocol.policies import POLICIES
 from tools.verify.rank import Move, Node, RankModel, Row, Setting, ViolationError, demand
@@ -25,8 +26,8 @@ class World:
         setting, mode = self.setting, "join" if self.join else "closure"
         quota = "" if self.quota is None else f", quota {self.quota}"
         return (
-            f"policy {setting.policy}, {mode}{quota}, budget {setting.budget}, window "
-            f"{setting.window}, capacity {setting.capacity}, lengths by rank {self.shares}"
+            f"policy {setting.policy}, {setting.layout}, {mode}{quota}, budget {setting.budget}, "
+            f"window {setting.window}, capacity {setting.capacity}, lengths by rank {self.shares}"
         )
 
 
@@ -42,6 +43,7 @@ class Scope:
         windows: Samples buffered.
         capacities: Most steps a round; None is the policy's default.
         policies: Names of policies.
+        layouts: Names of layouts.
     """
 
     most_samples: dict[int, int]
@@ -53,13 +55,14 @@ class Scope:
     windows: tuple[int, ...] = (1, 2, 3)
     capacities: tuple[int | None, ...] = (1, 2, 3, None)
     policies: tuple[str, ...] = tuple(POLICIES)
+    layouts: tuple[str, ...] = tuple(LAYOUTS)
 
     def settings(self) -> list[Setting]:
         """All combinations of settings."""
         return [
-            Setting(policy=policy, budget=budget, window=window, capacity=capacity)
-            for policy, budget, window, capacity in product(
-                self.policies, self.budgets, self.windows, self.capacities
+            Setting(policy=policy, layout=layout, budget=budget, window=window, capacity=capacity)
+            for policy, layout, budget, window, capacity in product(
+                self.policies, self.layouts, self.budgets, self.windows, self.capacities
             )
         ]
 

@@ -1,40 +1,90 @@
-"""Cutting samples in order of length into groups. Pure: knows ages, lengths and costs, no content.
-
-A sample is an ``int`` key, ``length << AGE_BITS | age``: keys sort by length, then by age (the
-order of arrival in the window), and carry all that grouping needs.
-"""
+"""Padded rows: a group takes its number of samples times the longest. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from odb_nodes.batching.budget import TokenBudget
-
-AGE_BITS = 44
-_AGE_MASK = (1 << AGE_BITS) - 1
-
-
-def make_key(length: int, age: int) -> int:
-    """Key of a sample of ``length`` tokens that was the ``age``-th to arrive."""
-    return length << AGE_BITS | age
+from odb_nodes.batching.cost import Cost
+from odb_nodes.batching.keys import AGE_BITS, num_tokens
+from odb_nodes.batching.layout import Limits
+from odb_nodes.batching.ordered import OrderedKeys
 
 
-def length_of(key: int) -> int:
-    """Length in tokens of a key."""
-    return key >> AGE_BITS
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Padded:
+    """Each sample is a row, padded to the longest: samples of like length form a group.
 
-
-def age_of(key: int) -> int:
-    """Arrival number of a key."""
-    return key & _AGE_MASK
-
-
-def num_tokens(keys: Iterable[int]) -> int:
-    """Real tokens of keys; one too many for every ``1 << AGE_BITS`` in the sum of their ages.
-
-    That is none before 10,000 samples in a group follow a billion others, and the sum of the keys
-    is had without taking each of them apart.
+    Attributes:
+        cost: What a row costs the model; only told, groups are cut by area.
     """
-    return sum(keys) >> AGE_BITS
+
+    cost: Cost = field(default_factory=Cost)
+    name = "padded"
+
+    @property
+    def shares_cost(self) -> bool:
+        """If it is more than tokens, which the totals tell anyway."""
+        return self.cost.slope > 0
+
+    @property
+    def has_target(self) -> bool:
+        """No: rows of like length cost alike, and groups are cut by area."""
+        return False
+
+    def take(self, keys: OrderedKeys, limits: Limits) -> list[int]:
+        """The group with the most real tokens around the oldest sample.
+
+        Of all ranges of the length-sorted window that contain the oldest sample and fit the budget.
+        """
+        oldest = next(keys.oldest_first())
+        reach = limits.budget.most(oldest >> AGE_BITS)
+        left, right = keys.around(oldest, reach - 1, reach)
+        if limits.further is None:
+            taken = best_range(left, right, limits.budget)
+        else:
+            taken = best_range_with_costs(left, right, limits.budget, limits.further)
+        keys.remove_run(taken)
+        return taken
+
+    def partition(self, keys: OrderedKeys, limits: Limits) -> list[list[int]]:
+        """The fewest groups that hold all samples.
+
+        Longest first: a group opens at the longest sample left and takes as many as fit. No
+        partition under the padded-area limit has fewer groups: each group's longest sample is at
+        most as long as in any other partition, since the groups before it hold the most possible.
+        Source: arXiv 2606.19989, the sort-and-cut rule.
+        """
+        descending = keys.ascending()[::-1]
+        if limits.further is None:
+            return cut(descending, limits.budget)
+        return cut_with_costs(descending, limits.budget, limits.further)
+
+    def is_stable(self, limits: Limits) -> bool:
+        """A group's extent depends on nothing longer. Further limits break that.
+
+        A group may be short because its neighbour did not fit.
+        """
+        return limits.further is None
+
+    def weight(self, group: Sequence[int]) -> float:
+        """Real tokens."""
+        return num_tokens(group)
+
+    def size(self, lengths: Sequence[int], budget: TokenBudget) -> int:
+        """The area, count times longest."""
+        return len(lengths) * max(map(budget.padded, lengths), default=0)
+
+    def group_cost(self, lengths: Sequence[int]) -> int:
+        """Every row costs what the longest costs: attention sees the padding, too."""
+        return round(len(lengths) * self.cost.of(max(lengths, default=0)))
+
+    def longest(self, budget: TokenBudget) -> int:
+        """The budget: a batch of one row."""
+        return budget.max_tokens
+
+    def describe(self) -> str:
+        return ""  # as before there were layouts, so that states go on
 
 
 def cut(keys: list[int], budget: TokenBudget) -> list[list[int]]:
@@ -66,7 +116,7 @@ def cut_with_costs(
 
 
 def best_range(left: list[int], right: list[int], budget: TokenBudget) -> list[int]:
-    """The best range of ``left + right`` that contains ``right[0]``; see ``Window.take_best``.
+    """The best range of ``left + right`` that contains ``right[0]``; see ``Padded.take``.
 
     A range is chosen by its longest sample ``right[j]``; it then reaches as far to the left as the
     budget allows. Samples with room for equally many need not be tried one by one: each next one
