@@ -55,9 +55,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
 PLACES = ("dataset", "transform", "length", "cost", "collate", "stream", "stream transform")
 # Where blocking is shown: ranks in one process map a dataset one sample at a time, all of them.
 SLOW = ("collate", "stream transform")
-CASES = [
-    (place, name) for place in PLACES for name in FAULTS if name != "blocks" or place in SLOW
-]
+CASES = [(place, name) for place in PLACES for name in FAULTS if name != "blocks" or place in SLOW]
 
 
 class Rows(Tokens):
@@ -110,7 +108,12 @@ def seen_by_ranks(place: str, fault: Callable[[], Any]) -> list[str]:
     """By rank, what iterating to the end comes to; the fault is on the rank that reads ``BAD``."""
 
     def work(rank: int, transport: Any) -> str:
-        options = {"token_budget": 8, "window": 4, "shuffle": False, "split": "every"}
+        options: dict[str, Any] = {
+            "token_budget": 8,
+            "window": 4,
+            "shuffle": False,
+            "split": "every",
+        }
         options |= settings_of(place, fault)
         with odb_loader(transport=transport, timeout_s=TIMEOUT_S, **options) as loader:
             try:
