@@ -142,9 +142,9 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             except StopIteration:
                 self._exhausted = True
                 return False
+            except Exception:
+                raise
             except BaseException as error:
-                if isinstance(error, Exception):
-                    raise
                 raise as_error(error, f"while reading sample {self._arrived} of a pass") from error
             self._admit(item)
         if not self._seen_full:
