@@ -72,6 +72,12 @@ class OdbDataLoader(BaseDataLoader):
         vocab_size: Derived[int | None] = None
         """Of the model; the tokenizer may not have more."""
 
+        dataset: Derived[str] = ""
+        """Of no effect, as the next one: the data section names the rows."""
+
+        dataset_path: Derived[str | None] = None
+        """See above."""
+
         infinite: Derived[bool] = False
         """Of no effect; torchtitan's validator sets it."""
 
