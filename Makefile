@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 CORPUS := outputs/corpus
 REF := .venv-ref
 REF_STAMP := $(REF)/.installed
+LF := .venv-lf
+LF_STAMP := $(LF)/.installed
 
 # Lazy on purpose: only `make train` looks for GPUs. Without any, it trains on two CPU ranks.
 FOUND_GPUS = $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
@@ -20,7 +22,7 @@ OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup corpus train lint check test dist docs verify soak fuzz bench bench-quick quality clean
+.PHONY: help llamafactory setup corpus train lint check test dist docs verify soak fuzz bench bench-quick quality clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -36,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setup: 2/3 upgrading pip"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@echo "setup: 3/3 installing the packages of constraints.txt (torch takes minutes the first time)"
-	@$(BIN)/python -m pip install --constraint constraints.txt --editable '.[titan,dev,bench,docs]'
+	@$(BIN)/python -m pip install --constraint constraints.txt --editable '.[titan,hf,stacks,dev,bench,docs]'
 	@touch $@
 
 corpus: setup ## build the default training data, unless it is there
@@ -90,6 +92,18 @@ $(REF_STAMP): constraints.txt
 		torch==2.13.0 torchdata==0.11.0 numpy safetensors tokenizers
 	@$(REF)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		online-dynamic-batching==0.1.2 --editable .
+	@touch $@
+
+llamafactory: $(LF_STAMP) ## make .venv-lf, and check training with LLaMA-Factory in it
+	$(LF)/bin/python -m tests.llamafactory.check $(ARGS)
+
+# LLaMA-Factory pins other versions than torchtitan and TRL need.
+$(LF_STAMP): lf-constraints.txt
+	@echo "llamafactory: making $(LF) with LLaMA-Factory 0.9.5 and DeepSpeed 0.18.4 (once)"
+	@$(LF)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(LF)
+	@DS_BUILD_OPS=0 $(LF)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint lf-constraints.txt torch llamafactory deepspeed torchdata
+	@$(LF)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 quality: corpus ## compare the loss reached with and without dynamic batches

@@ -23,6 +23,7 @@ from odb_nodes.nodes.sampler_view import SamplerView
 from odb_nodes.nodes.stream_view import StreamView
 from odb_nodes.pack import PackCollate
 from odb_nodes.report import LoaderReport
+from odb_nodes.shared_state import SharedState
 from odb_nodes.state.codec import pack_states, state_from_json, state_to_json, unpack_states
 from odb_nodes.state.description import describe_state, verify_states
 from odb_nodes.state.reshard import reshard_states
@@ -52,6 +53,7 @@ __all__ = [
     "SampleError",
     "SampleMapper",
     "SamplerView",
+    "SharedState",
     "StateError",
     "StepInfo",
     "StreamView",

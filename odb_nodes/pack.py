@@ -11,7 +11,7 @@ import torch
 from odb_nodes.batching.budget import Rounding, TokenBudget
 from odb_nodes.batching.layout import Layout
 from odb_nodes.batching.packed import Packed
-from odb_nodes.collate import DEFAULT_PAD, PadCollate, read_columns
+from odb_nodes.collate import PadCollate, padding_values, read_columns
 from odb_nodes.errors import SampleError
 from odb_nodes.types import IGNORE_INDEX
 
@@ -63,7 +63,7 @@ class PackCollate:
         *,
         rows: int = 1,
         shape: Shape = "dynamic",
-        pad: Mapping[str, int | float] = DEFAULT_PAD,
+        pad: Mapping[str, int | float | None] | None = None,
         pad_to_multiple_of: int | Rounding = 1,
         pad_documents_to: int | Rounding = 1,
         longest_padding: int | None = None,
@@ -87,7 +87,8 @@ class PackCollate:
         if max_documents is not None and form == "position_ids":
             raise ValueError("max_documents pads cumulative lengths, which this form does not have")
         self.row_tokens, self.rows, self.shape, self.form = row_tokens, rows, shape, form
-        self.pad = dict(pad)
+        self.pad = padding_values(pad)
+        self._fill = {key: value for key, value in self.pad.items() if value is not None}
         self.max_documents = max_documents
         self._row = _rounding(pad_to_multiple_of)
         self._document = _rounding(pad_documents_to)
@@ -105,7 +106,7 @@ class PackCollate:
         ]
         num_rows = self.rows if self.shape == "fixed" else len(rows)
         batch: dict[str, Any] = {
-            key: _lay(values, starts, size, num_rows, self.pad[key])
+            key: _lay(values, starts, size, num_rows, self._fill[key])
             for key, values in columns.items()
         }
         if self.form != "cu_seqlens" and "labels" in batch:

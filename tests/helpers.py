@@ -112,6 +112,7 @@ def run_ranks(
     *args: Any,
     timeout_s: float = 120.0,
     may_die: Sequence[int] = (),
+    preload: Sequence[str] = (),
 ) -> list[Any]:
     """``work(rank, size, *args)`` in one process per rank, in a real gloo world.
 
@@ -120,12 +121,14 @@ def run_ranks(
         size: Ranks.
         args: Of ``work``, after rank and size.
         timeout_s: What all of it may take.
+        preload: Modules imported once, before the ranks are forked.
         may_die: Ranks that may end without a result (killed ones); theirs is None.
     Raises:
         AssertionError: A rank failed (with its traceback), or hangs (it is named, then killed).
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.helpers"])  # torch is imported once, not by every rank
+    # Imported once, not by every rank: torch above all.
+    context.set_forkserver_preload(["tests.helpers", *preload])
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         ranks = [

@@ -8,8 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odb_nodes import odb_loader
 from odb_nodes.collate import PadCollate
 from odb_nodes.errors import SampleError
+from odb_nodes.pack import PackCollate
+from odb_nodes.testing import InProcessWorld
+from tests.helpers import Tokens
 
 TWO = [
     {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "name": "a"},
@@ -93,3 +97,45 @@ def test_arguments_out_of_range_are_refused() -> None:
         PadCollate(pad_to_multiple_of=0)
     with pytest.raises(ValueError, match="'padded' or 'packed', got 'x'"):
         PadCollate(layout="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "collate", [lambda pad=None: PadCollate(pad), lambda pad=None: PackCollate(pad=pad)]
+)
+def test_padding_values_of_ones_own_come_on_top_of_the_defaults(collate: Any) -> None:
+    samples = [
+        {"input_ids": [1] * n, "attention_mask": [1] * n, "scores": [0.5] * n} for n in (2, 3)
+    ]
+    batch = collate({"scores": -1.0})(samples)
+    for key in ("input_ids", "attention_mask", "scores"):
+        assert isinstance(batch[key], torch.Tensor), key
+        assert batch[key].shape == batch["input_ids"].shape
+    with pytest.raises(SampleError, match=r"'scores' has one value per token.*pad=\{'scores': 0\}"):
+        collate()(samples)
+    assert collate({"scores": None})(samples)["scores"] == [[0.5] * 2, [0.5] * 3]
+    assert collate({"attention_mask": None, "scores": 0})(samples)["attention_mask"][0] == [1, 1]
+    with pytest.raises(ValueError, match=r"pad\['scores'\] must be a number or None, got 'x'"):
+        collate({"scores": "x"})
+
+
+def test_what_is_no_value_per_token_is_passed_on() -> None:
+    samples = [{"input_ids": [1] * n, "words": ["a"] * n, "box": [1, 2, 3, 4]} for n in (2, 3)]
+    batch = PadCollate()(samples)
+    assert batch["words"] == [["a"] * 2, ["a"] * 3]
+    assert batch["box"] == [[1, 2, 3, 4]] * 2
+
+
+def test_an_idle_step_comes_to_a_collate_as_one_masked_sample() -> None:
+    def work(rank: int, transport: Any) -> list[Any]:
+        def collate(samples: Any) -> list[Any]:
+            return [dict(sample) for sample in samples]
+
+        data = Tokens([40] * 9)
+        with odb_loader(data, token_budget=40, transport=transport, collate=collate) as loader:
+            return [batch.tensors for batch in loader if batch.info.idle]
+
+    idle = InProcessWorld(2).run(work)
+    assert [len(steps) for steps in idle] == [0, 1]
+    [[sample]] = idle[1]
+    assert set(sample) == {"input_ids", "labels"}
+    assert set(np.asarray(sample["labels"]).tolist()) == {-100}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("odb_nodes", "titan_integration", "configs", "tools")
+PACKAGES = ("odb_nodes", "titan_integration", "hf_integration", "configs", "tools")
 # Folders from the bottom up; a module imports from its own layer or from one below. Modules at the
 # top of a package are named, folders stand for all that is in them.
 LAYERS = (
@@ -19,16 +19,23 @@ LAYERS = (
     ("odb_nodes.pack",),
     ("odb_nodes.loader",),
     ("odb_nodes.build",),
+    ("odb_nodes.shared_state",),
     ("odb_nodes",),
     ("odb_nodes.testing",),
     ("titan_integration.errors", "titan_integration.process_groups"),
-    ("titan_integration.upstream", "titan_integration.cpu"),
+    ("titan_integration.upstream", "titan_integration.cpu", "titan_integration.source_loss"),
     ("titan_integration.data",),
     ("titan_integration.run",),
     ("titan_integration.plan",),
     ("titan_integration.run",),
     ("titan_integration.training",),
     ("titan_integration",),
+    ("hf_integration.arguments", "hf_integration.errors", "hf_integration.upstream"),
+    ("hf_integration.data",),
+    ("hf_integration.training",),
+    ("hf_integration.trainer",),
+    ("hf_integration",),
+    ("hf_integration.llamafactory",),
     ("configs",),
     ("tools",),
 )

@@ -23,6 +23,13 @@ def launch() -> None:
     _run(main)
 
 
+def inspect() -> None:
+    """``odb-inspect``: what is in a checkpoint; see :mod:`titan_integration.run.inspection`."""
+    from titan_integration.run.inspection import main
+
+    _run(main)
+
+
 def plan() -> None:
     """``odb-plan``: what a run on some rows will look like; see ``titan_integration.plan``."""
     from titan_integration.plan.command import main

@@ -10,15 +10,13 @@ import logging
 import os
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousError
-from torch.distributed.run import parse_args, run
+from titan_integration.run.processes import parents
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 BAD_INPUT = 2
 PEER_LOST = 3  # a rank that lost another one, and knows nothing about it
@@ -29,6 +27,14 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def main() -> None:
     """Launch as ``sys.argv`` says; all of torchrun's arguments apply."""
+    for signum in PASSED_ON:  # first: importing torch takes seconds
+        signal.signal(signum, _pass_on)
+    from torch import distributed as dist
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.run import parse_args, run
+
     os.environ["ODB_LAUNCHER"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, with a warning
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGQUIT")
@@ -36,8 +42,6 @@ def main() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     args = parse_args(sys.argv[1:])
     args.signals_to_handle = "SIGQUIT"
-    for signum in PASSED_ON:
-        signal.signal(signum, _pass_on)
     try:
         run(args)
     except SignalException as stop:
@@ -53,8 +57,9 @@ def main() -> None:
 def _pass_on(signum: int, frame: FrameType | None) -> None:
     children = _children()
     if not children:
-        print(f"stopped by {signal.Signals(signum).name} before the ranks began", file=sys.stderr)
-        sys.exit(128 + signum)
+        name = signal.Signals(signum).name
+        os.write(2, f"stopped by {name} before the ranks began\n".encode())
+        os._exit(128 + signum)
     for pid in children:
         try:
             os.kill(pid, signum)
@@ -64,19 +69,10 @@ def _pass_on(signum: int, frame: FrameType | None) -> None:
 
 def _children() -> list[int]:
     """Processes that this one started and that still run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == os.getpid() and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+    return [pid for pid, parent in parents().items() if parent == os.getpid()]
 
 
-def _end(failures: list[ProcessFailure]) -> NoReturn:
+def _end(failures: list["ProcessFailure"]) -> NoReturn:
     """Exit as the rank did that failed first; the others were ended because of it."""
     killed = [f for f in failures if f.exitcode < 0 and -f.exitcode != signal.SIGTERM]
     if killed:
@@ -106,7 +102,7 @@ def _end(failures: list[ProcessFailure]) -> NoReturn:
     sys.exit(code)
 
 
-def _rank_of(failure: ProcessFailure) -> int:
+def _rank_of(failure: "ProcessFailure") -> int:
     """Global rank; on several nodes that take the same number of ranks."""
     node = int(os.environ.get("GROUP_RANK", "0"))
     per_node = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))

@@ -41,7 +41,9 @@ def main() -> None:
         _leave(stop.code)
     except KeyboardInterrupt:
         _leave(128 + signal.SIGINT)
-    except Exception as error:
+    except BaseException as error:  # not all of torch's own are an Exception
+        if isinstance(error, SystemExit):
+            raise
         _fail(error, getattr(config, "dump_folder", None))
 
 
@@ -68,7 +70,7 @@ def _run(config: Any) -> None:
     run_main(config)
 
 
-def _fail(error: Exception, dump_folder: str | None) -> NoReturn:
+def _fail(error: BaseException, dump_folder: str | None) -> NoReturn:
     """Say one line where one explains the error, else print its trace; a file has both."""
     from titan_integration.run import logs, telling
     from titan_integration.run.failures import explain

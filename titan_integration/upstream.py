@@ -54,15 +54,14 @@ if TYPE_CHECKING:
     from torchtitan.models.qwen3 import config_registry as qwen3_configs
     from torchtitan.models.qwen3 import model_registry as qwen3_registry
     from torchtitan.protocols.model_spec import ModelSpec
-    from torchtitan.train import main as train_main
     from torchtitan.trainer import Trainer
 
 
 def relied_on() -> dict[str, tuple[str, str]]:
     """Every name above with its module and its name there, as the imports say.
 
-    ``from torchtitan.train import main as train_main`` becomes
-    ``{"train_main": ("torchtitan.train", "main")}``.
+    ``from torchtitan.models.qwen3 import model_registry as qwen3_registry`` becomes
+    ``{"qwen3_registry": ("torchtitan.models.qwen3", "model_registry")}``.
     """
     return {
         alias.asname or alias.name: (str(node.module), alias.name)

@@ -92,7 +92,7 @@ class Run:
             world_size=world_size,
             pin_memory=torch.cuda.is_available(),
         )
-        self.epoch = 0
+        self.data = odb_nodes.SharedState(self.loader)
         if args.checkpoint.exists():
             self.load()
 
@@ -114,11 +114,8 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint, whole or not at all; every rank must call this."""
-        states: list[Any] = [self.loader.state_dict()] * self.world_size
-        if self.world_size > 1:
-            dist.all_gather_object(states, self.loader.state_dict())
+        data = self.data.state_dict()
         if self.rank == 0:
-            data = torch.frombuffer(bytearray(odb_nodes.pack_states(states)), dtype=torch.uint8)
             parts = {"model": self.bare.state_dict(), "optimizer": self.optimizer.state_dict()}
             self.args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             new = self.args.checkpoint.with_suffix(".new")
@@ -130,19 +127,13 @@ class Run:
         saved = torch.load(self.args.checkpoint, map_location=self.device, weights_only=True)
         self.bare.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
-        states = odb_nodes.unpack_states(saved["data"].cpu().numpy().tobytes())
-        told = [odb_nodes.describe_state(state) for state in states]
-        finished = all(state["remaining"] == 0 for state in told)
-        self.epoch = told[0]["epoch"] + finished  # iterating then begins the next one
-        if len(states) != self.world_size:
-            states = odb_nodes.reshard_states(states, self.world_size)
-        self.loader.load_state_dict(states[self.rank])
+        self.data.load_state_dict(saved["data"])
 
 
 def train(run: Run, stop: threading.Event) -> None:
     """Train the epochs that are left, or until a rank is told to stop; all then know it."""
     args, progress = run.args, tqdm(unit=" samples", disable=run.rank > 0)
-    for epoch in range(run.epoch, args.epochs):
+    for epoch in range(run.data.epoch, args.epochs):
         for count, batches in enumerate(odb_nodes.optimizer_steps(run.loader, args.accumulation)):
             stopping = torch.tensor(float(stop.is_set()), device=run.device)
             facts = torch.stack([run.step(batches), stopping])

@@ -1,6 +1,6 @@
 """Node: every rank emits the same number of steps, and every view exactly once."""
 
-import logging
+import contextlib
 import threading
 from collections.abc import Mapping
 from typing import Any, Unpack
@@ -12,9 +12,10 @@ from odb_nodes.nodes.grouping_node import GroupingNode
 from odb_nodes.nodes.pass_end import check_coverage, say_if_empty
 from odb_nodes.nodes.starting_point import StartingPoint
 from odb_nodes.nodes.upstream import BaseNode
+from odb_nodes.protocol.agreement import Agreement
 from odb_nodes.protocol.exchange import Exchange
 from odb_nodes.protocol.proposal import Proposal
-from odb_nodes.protocol.reports import Facts, Report
+from odb_nodes.protocol.reports import Report
 from odb_nodes.protocol.settings import Alignment, AlignmentOptions
 from odb_nodes.protocol.steps import plan_steps, step_order, steps_to_quota
 from odb_nodes.protocol.transport import Transport, make_transport
@@ -25,16 +26,15 @@ from odb_nodes.state.description import copy_plain, state_for_rank
 from odb_nodes.state.schema import VERSION, AlignState
 from odb_nodes.types import AlignedGroup, Sample, View
 
-logger = logging.getLogger(__name__)
 _GOODBYE_S = 10.0
 
 
 class AlignNode(BaseNode[AlignedGroup]):
     """Agrees with the other ranks, round by round, on steps; yields one group per step.
 
-    Ownership of a sample, at every moment exactly one of: the view (not taken, or in flight in a
-    mapper), the window (held), the round (pending), delivered, dropped. ``state_dict`` describes
-    the node after its last yielded step; a step counts as delivered when it is yielded.
+    A sample is, at every moment, at exactly one of: the view (not taken, or in flight in a mapper),
+    the window (held), the round (pending), delivered, dropped. A step counts as delivered when it
+    is yielded.
 
     What a rank communicates next depends on exchanged values only. A rank whose source raises
     says so in its next report and raises its own exception; the others raise ``PeerFailedError``.
@@ -169,10 +169,8 @@ class AlignNode(BaseNode[AlignedGroup]):
         self.transport.close()
 
     def _leave_quietly(self) -> None:
-        try:
+        with contextlib.suppress(PeerFailedError):  # it is closing, whatever the others do
             self.leave()
-        except PeerFailedError as error:
-            logger.debug("closing: %s", error)
 
     def _start_pass(self, quota_done: int) -> None:
         self.counters = Counters()
@@ -205,9 +203,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         """The first exchange of a pass: all ranks run the same settings from the same place."""
         self._agreed_start = True
         what = f"start of epoch {self.epoch}"
-        facts = self.exchange.round(
-            Report(), self._start.agreement(self.epoch, self.counters.steps), what
-        )
+        facts = self.exchange.round(Report(), self._here(), what)
         if facts.stopping_rank is not None:
             raise StopIteration
 
@@ -216,20 +212,18 @@ class AlignNode(BaseNode[AlignedGroup]):
         self._source_state = None
         proposal = self._propose()
         what = f"epoch {self.epoch}, round {self.counters.rounds}"
-        facts = self.exchange.round(
-            proposal.report, self._start.agreement(self.epoch, self.counters.steps), what
-        )
+        facts = self.exchange.round(proposal.report, self._here(), what)
         if facts.stopping_rank is not None:
             return False
         steps = plan_steps(facts, self.alignment.rule, join=self.alignment.join)
         if steps == 0:
             return self._end_pass()
-        self._find_filler(facts)
+        if facts.any_lacks_filler and self.alignment.idle == "emit":
+            self.source.filler.borrow(self.exchange.share_filler)
         groups = proposal.settle(self.source.window, steps)
         self.counters.rounds += 1
         self.counters.splits += max(0, sum(map(bool, groups)) - len(proposal.groups))
-        offered = proposal.groups[steps:]
-        self.counters.recirculated += sum(map(len, offered))
+        self.counters.recirculated += sum(map(len, proposal.groups[steps:]))
         self._settle(groups, steps)
         return True
 
@@ -248,12 +242,6 @@ class AlignNode(BaseNode[AlignedGroup]):
         if source.interrupted:
             return Proposal(groups=[], taken=False, report=Report(stopping=True))
         return proposal.lacking_filler() if source.filler.missing else proposal
-
-    def _find_filler(self, facts: Facts) -> None:
-        """Borrow a filler where a rank is IDLE without ever having had a sample."""
-        if not facts.any_lacks_filler or self.alignment.idle == "skip":
-            return
-        self.source.filler.borrow(self.exchange.share_filler)
 
     def _settle(self, groups: list[list[int]], steps: int) -> None:
         """Turn this rank's groups into the steps of the round, in the order all ranks share."""
@@ -304,6 +292,9 @@ class AlignNode(BaseNode[AlignedGroup]):
         self._agree_on_start()
         return True
 
+    def _here(self) -> Agreement:
+        return self._start.agreement(self.epoch, self.counters.steps)
+
     def _fitting(self, state: Any) -> AlignState:
         rank, world_size = self.transport.rank, self.transport.world_size
         settings = self._start.order_settings
@@ -313,8 +304,7 @@ class AlignNode(BaseNode[AlignedGroup]):
         state = self._fitting(initial_state)
         self._start.say_what_changed(state["settings"])
         self.source.reset(state["source"])
-        if self.source.view is None:
-            self.source.epoch = state["epoch"]
+        self.source.epoch = state["epoch"]
         round_ = round_from_state(state["pending"], self.source.sample_refs, self._room)
         self._start_pass(quota_done=state["quota_done"])
         self.counters = Counters.from_state(state["counters"])

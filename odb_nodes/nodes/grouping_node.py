@@ -24,7 +24,7 @@ from odb_nodes.samples.buffered import (
 )
 from odb_nodes.samples.limits import costs_of, warn_of_a_small_window, warn_of_void_limits
 from odb_nodes.samples.prepare import checked_length, default_length
-from odb_nodes.samples.user_code import call_user_code
+from odb_nodes.samples.user_code import as_error, call_user_code
 from odb_nodes.state.content import pack_value, unpack_value
 from odb_nodes.state.cursor import digest_one
 from odb_nodes.state.drops import DropLog
@@ -95,10 +95,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
     def reset(self, initial_state: Any = None) -> None:
         super().reset(initial_state)
         if initial_state is None:
-            self.source.reset(None)
-            # Read once: a node that starts its source again in the middle moves the source's epoch.
-            self.epoch = self._source_epoch(self.epoch + self._started)
-            self._clear()
+            self._begin_pass()
         else:
             self._restore(initial_state)
         self._started = True
@@ -145,6 +142,10 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             except StopIteration:
                 self._exhausted = True
                 return False
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    raise
+                raise as_error(error, f"while reading sample {self._arrived} of a pass") from error
             self._admit(item)
         if not self._seen_full:
             self._seen_full = True
@@ -207,6 +208,16 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
     def view(self) -> Any:
         """The nearest node towards the source that counts epochs; None if there is none."""
         return epoch_counter(self.source)
+
+    def _begin_pass(self) -> None:
+        # A node that reads its source several times in a pass moves the source's epoch, by as many
+        # epochs as this rank's share has it: passes are counted here then.
+        view = self.view
+        cycles = self._started and view is not None and view.epoch != self.epoch
+        self.source.reset(None)
+        own = self.epoch + self._started
+        self.epoch = own if cycles else self._source_epoch(own)
+        self._clear()
 
     def _source_epoch(self, otherwise: int) -> int:
         return otherwise if self.view is None else int(self.view.epoch)

@@ -24,7 +24,8 @@ from odb_nodes.state.drops import DropLog
 from odb_nodes.state.schema import MapperState, check_mapper_state
 from odb_nodes.types import Sample, View
 from odb_nodes.workers.at_exit import close_at_exit
-from odb_nodes.workers.pool import Inline, Runner, WorkerPool
+from odb_nodes.workers.inline import Inline
+from odb_nodes.workers.pool import Runner, WorkerPool
 from odb_nodes.workers.randomness import Isolation
 from odb_nodes.workers.worker import ProcessWorker, ThreadWorker
 

@@ -1,14 +1,17 @@
 """Streams as sources: split over the ranks, transformed in workers, errors kept apart from ends."""
 
 import importlib
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from odb_nodes.arguments import choice, integer
+from odb_nodes.errors import SampleError
 from odb_nodes.nodes.stream_view import StreamView
 from odb_nodes.nodes.upstream import BaseNode, Mapper, WatchedMapper
+from odb_nodes.samples.prepare import describe_error, dumps
 from odb_nodes.samples.user_code import as_error
 
 
@@ -47,6 +50,8 @@ class TransformItem:
     on_error: Literal["raise", "skip"]
 
     def __call__(self, item: Any) -> Any:
+        if isinstance(item, Failed):
+            return item
         try:
             data = self.transform(item)
         except BaseException as error:
@@ -54,6 +59,66 @@ class TransformItem:
                 return Dropped("error", repr(error))
             return Failed(as_error(error, "while transforming an item of a stream"))
         return Dropped("filtered") if data is None else data
+
+
+@dataclass(frozen=True, slots=True)
+class TransformPacked:
+    """``TransformItem`` in a worker process, from bytes to bytes.
+
+    What cannot be pickled is an error of its item: torchdata's queues lose it, and wait for ever.
+
+    Attributes:
+        work: What to do with an item.
+    """
+
+    work: TransformItem
+
+    def __call__(self, packed: bytes) -> bytes:
+        return _packed(self.work(_unpacked(packed)))
+
+
+class _Packed(BaseNode[bytes]):
+    """The items of a node as bytes for another process; its state is that of the node."""
+
+    def __init__(self, source: BaseNode[Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.source = source
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        super().reset(initial_state)
+        self.source.reset(initial_state)
+
+    def next(self) -> Any:
+        return _packed(next(self.source))
+
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.source.state_dict()
+        return state
+
+
+class _Unpacked(_Packed):
+    """The items again."""
+
+    def next(self) -> Any:
+        return _unpacked(next(self.source))
+
+
+def _packed(item: Any) -> bytes:
+    try:
+        return dumps(item)
+    except BaseException as error:
+        told = f"an item of a stream cannot be sent between processes: {describe_error(error)}"
+        if isinstance(item, Failed):
+            told = f"while transforming an item of a stream: {describe_error(item.error)}"
+        return dumps(Failed(SampleError(told)))
+
+
+def _unpacked(packed: bytes) -> Any:
+    try:
+        return pickle.loads(packed)
+    except BaseException as error:
+        told = f"an item of a stream arrived from another process but {describe_error(error)}"
+        return Failed(SampleError(told))
 
 
 class EveryNth:
@@ -124,10 +189,13 @@ def stream_source(
     work = TransformItem(transform, choice("on_error", on_error, ("raise", "skip")))  # type: ignore[arg-type]
     if not integer("num_workers", num_workers, least=0):
         return Mapper(node, work)
-    return WatchedMapper(
-        node,
-        work,
+    if method == "thread":
+        return WatchedMapper(node, work, num_workers=num_workers)
+    workers = WatchedMapper(
+        _Packed(node),
+        TransformPacked(work),
         num_workers=num_workers,
-        method=method,
+        method=choice("worker_method", method, ("thread", "process")),  # type: ignore[arg-type]
         multiprocessing_context=multiprocessing_context,
     )
+    return _Unpacked(workers)

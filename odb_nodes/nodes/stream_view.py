@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from odb_nodes.arguments import choice
 from odb_nodes.errors import StateError
-from odb_nodes.nodes.graph import EpochSource
+from odb_nodes.nodes.graph import EpochSource, not_repeatable
 from odb_nodes.state.content import pack_value, unpack_value
 from odb_nodes.state.schema import StreamState, check_stream_state
 
@@ -64,9 +64,13 @@ class StreamView(EpochSource[Any]):
         dataset_id: str | None = None,
     ) -> None:
         super().__init__(dataset_id)
-        if not hasattr(iterable, "__iter__") or hasattr(iterable, "__next__"):
+        why = not_repeatable(iterable)
+        if hasattr(iterable, "state_dict") and not hasattr(iterable, "__next__"):
+            why = None
+        if not hasattr(iterable, "__iter__") or why is not None:
             raise ValueError(
-                f"iterable must give a new iterator at every iter(), got {type(iterable).__name__}"
+                "iterable must give a new iterator at every iter(), over the same items in the "
+                f"same order, got {type(iterable).__name__}" + (f": {why}" if why else "")
             )
         choice("resume", resume, ("auto", "state", "skip"))
         found = [hasattr(iterable, name) for name in ("state_dict", "load_state_dict")]
@@ -81,8 +85,10 @@ class StreamView(EpochSource[Any]):
         by_state = resume == "state" or (resume == "auto" and _has_exact_state(iterable))
         self._by_state = all(found) and by_state
         self._what = f"the state of {type(iterable).__name__}"
-        self._packed_once = False
         self.epoch = 0
+        self._was_restored = False  # the iterable was given a state at some time
+        self._at_first = True  # no item was read in this pass yet
+        self._still: set[bytes | None] = set()  # states that do not say where the iterable is
         self._exhausted = False
         self._loaded: bytes | None = None  # the iterable's state, until it moves on from it
         self._base: tuple[bytes | None, int] = (None, 0)  # a state it gave, and items before that
@@ -112,6 +118,11 @@ class StreamView(EpochSource[Any]):
             self._tell_epoch()
             self._iterator = iter(self._iterable)
             self._may_stand_at_end = at_end
+            if self._by_state:
+                begun = self._packed_state()
+                self._still = {begun}
+                # Once a state was loaded, the one that is there now may still be of its place.
+                self._base = (None if self._was_restored else begun, 0)
         else:
             self._restore(initial_state)
 
@@ -126,9 +137,9 @@ class StreamView(EpochSource[Any]):
             raise
         self._loaded = None
         self._num_yielded += 1
-        if self._by_state and not self._packed_once:
-            self._packed_once = True
-            self.get_state()  # what a checkpoint cannot hold must fail now, not then
+        if self._by_state and self._at_first:
+            self._still.add(self._packed_state())  # fails now for what a checkpoint cannot hold
+        self._at_first = False
         return item
 
     def get_state(self) -> StreamState:  # type: ignore[override]
@@ -145,18 +156,22 @@ class StreamView(EpochSource[Any]):
     def _known_place(self) -> tuple[bytes | None, int]:
         """A state of the iterable, and how many items of this pass came before it.
 
-        A state that stands still while items come does not say where the iterable is. What is
-        known then is the place at which it was first given: it is loaded again, and the items since
-        are read again. (datasets 5.0.0 gives such states after a resume.)
+        A state that stands still while items come does not say where the iterable is: datasets
+        5.0.0 gives such states after a resume, that of an iterable that never began. So none is
+        relied on that was there before the first item, or after it. Until there is another one, the
+        place is that at which the iterable began, and the items since are read again.
         """
         if not self._by_state:
             return None, 0
         if self._loaded is not None:
             return self._base
-        state = pack_value(self._iterable.state_dict(), self._what)
-        if state != self._base[0]:
+        state = self._packed_state()
+        if state not in self._still and state != self._base[0]:
             self._base = (state, self._num_yielded)
         return self._base
+
+    def _packed_state(self) -> bytes:
+        return pack_value(self._iterable.state_dict(), self._what)
 
     def _begin(
         self, *, epoch: int, num_yielded: int, exhausted: bool, loaded: bytes | None
@@ -164,6 +179,7 @@ class StreamView(EpochSource[Any]):
         self.epoch, self._next_epoch = epoch, epoch + 1
         self._num_yielded, self._exhausted, self._loaded = num_yielded, exhausted, loaded
         self._base = (loaded, num_yielded)
+        self._still, self._at_first = {loaded}, True
         self._may_stand_at_end = False
         self._iterator = iter(())
 
@@ -185,11 +201,11 @@ class StreamView(EpochSource[Any]):
         """A state that fits, and the iterable's own state in it."""
         known = check_stream_state(state)
         inner = known["iterable"]
-        if (inner is not None) != self._by_state:
+        if inner is not None and not self._by_state:
             raise StateError(
-                f"state was saved {'with' if inner is not None else 'without'} a state of the "
-                f"iterable, this {type(self._iterable).__name__} is resumed by "
-                f"{'state' if self._by_state else 'skipping'}: use the same iterable and resume="
+                "state was saved with a state of the iterable, this "
+                f"{type(self._iterable).__name__} is resumed by skipping: use the same iterable "
+                "and resume="
             )
         self.check_dataset_id(known["dataset_id"])
         return known, None if inner is None else unpack_value(inner, self._what)
@@ -205,19 +221,27 @@ class StreamView(EpochSource[Any]):
         )
         self._base = (inner, self._num_yielded - since)
         self._tell_epoch()
-        if self._by_state:
+        if inner is not None:
+            self._was_restored = True
             self._iterable.load_state_dict(own)
         if not exhausted:
             self._iterator = iter(self._iterable)
-            self._may_stand_at_end = self._base[1] == 0 and since == 0
-            self._skip(since if self._by_state else self._num_yielded)
+            self._may_stand_at_end = self._base[1] == 0
+            if self._by_state:
+                self._still.add(self._packed_state())
+            self._skip(since if inner is not None else self._num_yielded)
 
     def _skip(self, count: int) -> None:
         if count:
             logger.info("reading %d items of the stream again to find the place", count)
         for done in range(count):
-            if next(self._iterator, self) is self:
-                raise StateError(f"state is {count} items into the stream, it now ends at {done}")
+            try:
+                self._next_item()
+            except StopIteration:
+                told = f"state is {count} items into the stream, it now ends at {done}"
+                raise StateError(told) from None
+            if done == 0 and self._by_state:
+                self._still.add(self._packed_state())
 
 
 def _has_exact_state(iterable: Any) -> bool:

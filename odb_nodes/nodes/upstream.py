@@ -7,36 +7,62 @@ nowhere else, and ``tests/nodes/test_upstream.py`` checks each of them.
 import contextlib
 import os
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from torchdata.nodes import BaseNode, Loader, Mapper, ParallelMapper, PinMemory, Prefetcher
+from torchdata.nodes import (
+    BaseNode,
+    Batcher,
+    IterableWrapper,
+    Loader,
+    Mapper,
+    ParallelMapper,
+    PinMemory,
+    Prefetcher,
+    SamplerWrapper,
+)
 from torchdata.nodes.map import _ParallelMapperIter
 
 from odb_nodes.errors import WorkerDiedError
 
 __all__ = [
     "BaseNode",
+    "Batcher",
+    "IterableWrapper",
     "Loader",
     "Mapper",
     "ParallelMapper",
     "PinMemory",
     "Prefetcher",
+    "SamplerWrapper",
     "WatchedMapper",
     "abandon",
     "join_threads",
     "readers",
+    "sources_of",
     "state_around",
     "stop",
     "stop_reading",
 ]
 
 T = TypeVar("T")
-_SOURCES = ("source", "_source")  # attributes by which nodes know the node before them
 _ITERATOR = "_it"  # of most nodes: what does their work
 _STOP_EVENTS = ("_stop_event", "_stop", "_mp_stop")  # of iterators: set to end their threads
 _THREADS = ("_thread", "_read_thread", "_sort_thread")
 _WORKERS = "_workers"  # of a ParallelMapper's iterator: threads or processes
+
+
+# Graphs
+
+
+def sources_of(node: Any) -> list[Any]:
+    """The nodes that a node keeps: its sources, and nodes that it is made of."""
+    found: list[Any] = []
+    for value in list(getattr(node, "__dict__", {}).values()):
+        several = value.values() if isinstance(value, Mapping) else value
+        parts = several if isinstance(value, Mapping | list | tuple) else [value]
+        found += [part for part in parts if isinstance(part, BaseNode) and part not in found]
+    return found
 
 
 # Threads and processes of nodes
@@ -102,7 +128,7 @@ def _iterators(node: Any) -> list[Any]:
     """What runs threads or processes below a node, the innermost first."""
     found: list[Any] = []
     inner = getattr(node, _ITERATOR, None)
-    for part in (*(getattr(node, name, None) for name in _SOURCES), inner):
+    for part in (*sources_of(node), inner):
         if part is not None:
             found += [it for it in _iterators(part) if it not in found]
     for it in (inner, getattr(node, "_runner", None)):

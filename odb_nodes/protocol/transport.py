@@ -255,3 +255,10 @@ def _check_alone() -> None:
             'torch.distributed.new_group(backend="gloo") over the data-parallel ranks, with their '
             "rank and world_size; or world_size=1 if every process shall read all"
         )
+
+
+def gather(value: Any, group: Any = None) -> list[Any]:
+    """Every rank's ``value``, ordered by rank; None is the default group."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values

@@ -31,8 +31,8 @@ def test_both_orders_stay_those_of_the_keys_left(steps: list[Any], block: int, s
         patch.setattr(ordered_module, "_BLOCK", block)
         patch.setattr(ordered_module, "_SKIP", skip)
         keys, age = OrderedKeys(), 0
-        left: set[int] = set()
-        out: list[int] = []
+        left: set[Any] = set()
+        out: list[Any] = []
         for name, value in steps:
             if name == "add":
                 for length in value:

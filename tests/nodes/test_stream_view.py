@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 from typing import Any
 
 import datasets
@@ -244,3 +245,40 @@ def test_the_iterables_own_state_is_relied_on_only_where_it_loses_nothing(kind: 
     lossy = {"shuffled hugging face", "mapped arrow", "filtered arrow", "batched arrow"}
     without = {"plain", "list"}
     assert (view.state_dict()["iterable"] is None) == (kind in lossy | without)
+
+
+class StandsStill(Stateful):
+    """As datasets 5.0.0: it resumes rightly, and then gives the same state for ever."""
+
+    def __init__(self, stands: str) -> None:
+        super().__init__()
+        self.stands, self.loaded = stands, None
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.loaded is None:
+            return {"at": self.at}
+        begun = self.at > self.loaded
+        return {
+            "at": {"loaded": self.loaded, "start": 0, "first": self.loaded + begun}[self.stands]
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.loaded = state["at"]
+
+
+@pytest.mark.parametrize("stands", ["loaded", "start", "first"])
+def test_a_state_that_stands_still_after_a_resume_is_noticed(stands: str) -> None:
+    for places in ([1, 2], [7, 8, 9], [20, 21, 40], [0, 5, 30, 59], [59, 60], [3, 3, 3], [1, 60]):
+        state, seen = None, []
+        for begin, end in pairwise([0, *places, len(ROWS) + 1]):
+            view = StreamView(StandsStill(stands))
+            view.reset(state)
+            seen += list(islice(view, end - begin))
+            state = view.state_dict()
+        assert seen == ROWS
+        view.reset(None)
+        head = list(islice(view, 5))
+        again = StreamView(StandsStill(stands))
+        again.reset(view.state_dict())
+        assert head + list(again) == ROWS, places

@@ -18,12 +18,8 @@ COST = (1.0, 0.01)
 
 
 def build(**changes: Any) -> Any:
-    settings: dict[str, Any] = {
-        "token_budget": 200,
-        "window": 16,
-        "layout": "packed",
-        "cost": COST,
-    } | changes
+    settings: dict[str, Any] = {"token_budget": 200, "window": 16, "layout": "packed"}
+    settings |= {"cost": COST, **changes}
     return odb_loader(Tokens(LENGTHS), **settings)
 
 

@@ -10,6 +10,7 @@ FIELDS: Table = {
     "Trainer.Config": (
         "activation_checkpoint",
         "checkpoint",
+        "comm",
         "dataloader",
         "debug",
         "dump_folder",
@@ -79,6 +80,7 @@ FIELDS: Table = {
 PARAMETERS: Table = {
     "Trainer.__init__": ("self", "config"),
     "Trainer.close": ("self",),
+    "Trainer.init_distributed": ("self",),
     "Trainer.train": ("self",),
     "Trainer.train_step": ("self", "data_iterator"),
     "Trainer.batch_generator": ("self", "data_iterable"),
@@ -102,6 +104,7 @@ PARAMETERS: Table = {
     "LRSchedulersContainer.__init__": ("self", "optimizers", "lr_lambda"),
     "LRSchedulersContainer.step": ("self",),
     "LRSchedulersContainer.load_state_dict": ("self", "state_dict"),
+    "HuggingFaceTokenizer.set_chat_template": ("self", "template"),
     "HuggingFaceTokenizer.apply_chat_template": ("self", "messages", "kwargs"),
     "HuggingFaceTokenizer.get_vocab_size": ("self",),
     "BaseDataLoader.__iter__": ("self",),
@@ -122,7 +125,7 @@ PARAMETERS: Table = {
         "kwargs",
     ),
     "torchtitan.components.metrics:build_device_memory_monitor": (),
-    "train_main": (),
+    "train.main": (),
     "DeviceMemStats": (
         "max_active_gib",
         "max_active_pct",
@@ -171,6 +174,7 @@ KEYWORDS: Table = {
 # Read or set on instances, by our subclasses or from outside.
 ATTRIBUTES: Table = {
     "Trainer": (
+        "checkpointer",
         "config",
         "dataloader",
         "device",
@@ -191,10 +195,20 @@ ATTRIBUTES: Table = {
         "seq_len",
         "tokenizer",
     ),
+    "CheckpointManager": ("dcp_save", "folder", "keep_latest_k", "purge_queue"),
     "MetricsProcessor": ("ntokens_since_last_log", "data_loading_times"),
     "LRSchedulersContainer": ("schedulers",),
-    "HuggingFaceTokenizer": ("tokenizer", "tokenizer_path", "bos_id", "bos_token", "eos_token"),
+    "HuggingFaceTokenizer": (
+        "tokenizer",
+        "tokenizer_path",
+        "bos_id",
+        "bos_token",
+        "eos_token",
+        "_chat_template",
+    ),
     "Decoder.Config": ("max_seq_len",),
+    "torchtitan.distributed:utils": ("clip_grad_norm_",),
+    "train": ("ConfigManager", "init_logger", "main"),
     "torchtitan.models.common:attention": ("_compiled_create_block_mask",),
     "BaseCheckpointManager": ("Config",),
     "BaseDataLoader": ("Config",),
@@ -238,7 +252,10 @@ LINES: Table = {
     "Trainer.train_step": (
         "for _ in range(self.gradient_accumulation_steps):",
         "self.lr_schedulers.step()",
+        "dist_utils.clip_grad_norm_(",
+        "Loss is not finite",
     ),
+    "train.main": ("init_logger()", "ConfigManager()", "config_manager.parse_args()"),
     "Trainer.post_dataloading_process": ("self.ntokens_seen += labels.numel()",),
     "Trainer.batch_generator": ("self.metrics_processor.ntokens_since_last_log += ",),
     "CheckpointManager": ("DATALOADER: dataloader",),

@@ -18,7 +18,9 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
+from titan_integration.run.processes import parents
 from tools.chaos.preload import PIDS, Preloaded
+from tools.chaos.processes import family, forked, kill
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 240.0  # ten times what a run takes on two idle cores
@@ -118,17 +120,13 @@ class Run:
 
     def kill(self) -> None:
         """SIGKILL the launcher and all processes below it."""
-        for pid in self.pids():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill(self.pids())
         self.process.wait()
 
     def outliving(self, pids: list[int], limit_s: float = 10.0) -> list[int]:
         """Those of ``pids`` that are still alive when the system had time to end them."""
         started = time.monotonic()
-        while alive := [pid for pid in pids if pid in _parents()]:
+        while alive := [pid for pid in pids if pid in parents()]:
             if time.monotonic() - started > limit_s:
                 break
             time.sleep(0.1)
@@ -136,11 +134,7 @@ class Run:
 
     def pids(self) -> list[int]:
         """The run's processes that are alive: the one started here and its descendants."""
-        parents = _parents()
-        found = [self.process.pid, *(pid for pid, _ in self._forked())]
-        for pid in found:
-            found += [child for child, parent in parents.items() if parent == pid]
-        return [pid for pid in dict.fromkeys(found) if pid in parents]
+        return family([self.process.pid, *(pid for pid, _ in forked(self._pids))])
 
     def signal(self, rank: int, signum: signal.Signals) -> None:
         """Send a signal to one rank only."""
@@ -149,17 +143,13 @@ class Run:
     def wait_for_listening(self) -> None:
         """Wait until rank 0 has taken over the signals, as the first thing that it does."""
         started = time.monotonic()
-        while not any(rank == "0" and _catches(pid) for pid, rank in self._forked()):
+        while not any(rank == "0" and _catches(pid) for pid, rank in forked(self._pids)):
             assert time.monotonic() - started < LIMIT_S, self._tail()
             time.sleep(0.02)
 
     def pid_of(self, rank: int) -> int:
         """The process of that rank, of a run that is not fresh."""
-        return next(pid for pid, found in self._forked() if found == str(rank))
-
-    def _forked(self) -> list[tuple[int, str]]:
-        lines = [line.split() for line in self._pids.read_text().splitlines()]
-        return [(int(pid), rank) for pid, rank in lines]
+        return next(pid for pid, found in forked(self._pids) if found == str(rank))
 
     def _tail(self) -> str:
         return (self._out.read_text() + self._err.read_text())[-4000:]
@@ -186,20 +176,6 @@ def preloaded() -> Preloaded:
 def _limit(limits: dict[int, int]) -> None:
     for kind, bound in limits.items():
         resource.setrlimit(kind, (bound, bound))
-
-
-def _parents() -> dict[int, int]:
-    """Parent of every process on this machine that is alive."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != "Z":
-                parents[int(entry.name)] = int(fields[1])
-    return parents
 
 
 def train(folder: Path, *args: str, **options: Any) -> Result:

@@ -102,4 +102,4 @@ def test_a_stopped_run_ends_cleanly_and_leaves_no_process(
     assert not run.outliving(mine)
     assert result.code == 128 + signum
     assert "Traceback" not in result.err
-    assert "the same command resumes the run" in result.err
+    assert "the same command goes on from there" in result.err

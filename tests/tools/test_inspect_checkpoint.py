@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from odb_nodes import describe_state, odb_loader, pack_states, reshard_states
 from tests.helpers import Tokens, random_lengths
-from tools.inspect_checkpoint import main
+from titan_integration.run.inspection import main
 
 
 def some_states() -> list[Any]:
@@ -77,7 +77,7 @@ def test_a_checkpoint_folder_is_read_by_its_key(
     assert main([str(folder), "--verify", "80"]) == 0
     assert "verify: exact" in capsys.readouterr().out
     assert main([str(folder.parent)]) == 2
-    assert "give one of its checkpoints, e.g." in capsys.readouterr().err
+    assert "has step-4; the newest whole one is" in capsys.readouterr().err
 
 
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -96,7 +96,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
         (empty, "holds no state"),
         (stock, "was dynamic batching on"),
         (tmp_path, "has no .metadata"),
-        (broken, "cannot read"),
+        (broken, "its .metadata cannot be read"),
     ):
         assert main([str(path)]) == 2
         err = capsys.readouterr().err

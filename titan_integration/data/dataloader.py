@@ -1,9 +1,7 @@
 """``odb_loader`` in the place of a torchtitan dataloader."""
 
-import contextlib
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -12,39 +10,31 @@ import tyro
 
 from odb_nodes import (
     OdbLoader,
-    PackCollate,
-    Packed,
-    PadCollate,
-    Padded,
     Rounding,
-    StateError,
-    TokenBudget,
     describe_state,
     odb_loader,
     pack_states,
     reshard_states,
-    unpack_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
-from titan_integration.data.batches import batch_collate, batch_layout
+from titan_integration.data.batching import make_budget, make_collate, make_layout, make_rounding
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
+from titan_integration.data.fingerprints import Inputs
 from titan_integration.data.growth import EpochRows
-from titan_integration.data.input_watch import InputWatch
+from titan_integration.data.input_watch import InputWatch, without_lengths
 from titan_integration.data.inputs.mixture import Mixture
+from titan_integration.data.inputs.origin import count_by_source, source_map
 from titan_integration.data.load import Load
+from titan_integration.data.saved import Saved, explained
 from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
 from titan_integration.upstream import BaseDataLoader, HuggingFaceTokenizer
 
-NEW_DATA_REMEDY = (
-    "undo the change, train to another --dump_folder, or begin the data anew with "
-    "--checkpoint.exclude_from_loading dataloader"
-)
 # Fields that the trainer fills in from its data section: no flags of the command line.
 T = TypeVar("T")
 Derived = Annotated[T, tyro.conf.Suppress]
@@ -61,12 +51,15 @@ class OdbDataLoader(BaseDataLoader):
         samples: The samples of one epoch, dropped ones included.
         totals: Counts of what was delivered; of this rank where they differ between ranks.
         info: What the batch delivered last holds.
+        sources: Number of the source of each of its tokens (-1: of none), ``int64[B, L]``; None
+            where there is one source only.
         exhausted: Whether no rank will get another batch in this run.
         shapes: Distinct shapes of this rank's batches since the process started.
     """
 
     STATE = "odb"
     TOTALS = "totals"
+    loader: OdbLoader
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
@@ -112,6 +105,7 @@ class OdbDataLoader(BaseDataLoader):
         self._state: dict[str, Any] | None = None  # after the latest delivery; None: before any
         self.totals = Totals()
         self.info: StepInfo | None = None
+        self.sources: torch.Tensor | None = None
         self.exhausted = False
         self.shapes: set[torch.Size] = set()
         self.load = Load()
@@ -123,6 +117,12 @@ class OdbDataLoader(BaseDataLoader):
         All ranks together, before anything is loaded or read. Raises UserError, the same on all.
         """
         self.check_tokenizer()
+        num_rows = self.config.data.odb.rows
+        if num_rows > 1 and len(self.rows.names) > 1:
+            raise UserError(
+                "data.odb.rows must be 1 with several sources (their losses are told apart in one "
+                f"row only), got {num_rows}; set --data.odb.rows 1"
+            )
         data = self.config.data
         if data.check:
             folder = self.config.check_folder
@@ -154,11 +154,13 @@ class OdbDataLoader(BaseDataLoader):
         self.encoder.one_each = checked is None
         self.samples = SampleIndex(self.rows, None if checked is None else checked.counts)
         self.epoch_samples = EpochRows(self.samples)
+        if hasattr(self, "loader"):
+            self.loader.shutdown()  # two loaders cannot share a group
         self.loader = self._make_loader()
 
     def __iter__(self) -> Iterator[TitanBatch]:
         while not self.exhausted:
-            with _explained():
+            with explained():
                 batches = iter(self.loader)  # a loaded state is checked against rows and settings
             batch = next(batches, None)
             if batch is None:
@@ -194,33 +196,33 @@ class OdbDataLoader(BaseDataLoader):
         if self._state is None:
             return {self.STATE: b"", self.TOTALS: b""}
         states, totals = self._gather(self.totals)
-        told = {**asdict(totals), "past_rows": self.epoch_samples.past}
-        if self.inputs is not None:
-            told["inputs"] = asdict(self.inputs.now)
-        return {self.STATE: pack_states(states), self.TOTALS: json.dumps(told).encode()}
+        inputs = None if self.inputs is None else self.inputs.now
+        past = self.epoch_samples.past
+        saved = Saved(states=states, totals=totals, past_samples=past, inputs=inputs)
+        return {self.STATE: pack_states(states), self.TOTALS: saved.to_bytes()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a state's last batch, at this or another data-parallel degree."""
         if not state_dict.get(self.STATE):
             return
-        told = json.loads(state_dict[self.TOTALS])
-        past_rows, then = told.pop("past_rows", None), told.pop("inputs", None)
-        merged = Totals(**told)
-        self.totals = share(merged, self.dp_rank)
-        self.epoch_samples.past = (
-            merged.epochs_done * len(self.samples) if past_rows is None else past_rows
-        )
-        with _explained():
-            states = unpack_states(state_dict[self.STATE])
-            self._state = states[0]
-            if self._take_changes(then, states[0]):
-                self._note_end()
-                return
-            if len(states) != self.dp_world_size:
-                states = reshard_states(states, self.dp_world_size)
-            self._state = states[self.dp_rank]
-            self.loader.load_state_dict(self._state)
+        with explained():
+            self._load(Saved.read(state_dict[self.STATE], state_dict[self.TOTALS]))
         self._note_end()
+
+    def _load(self, saved: Saved) -> None:
+        epochs, past = saved.totals.epochs_done, saved.past_samples
+        self.totals = share(saved.totals, self.dp_rank)
+        self.epoch_samples.past = epochs * len(self.samples) if past is None else past
+        states = saved.states
+        self._state = states[0]
+        if self._take_changes(saved.inputs, states[0]):
+            return
+        if len(states) != self.dp_world_size:
+            states = reshard_states(states, self.dp_world_size)
+        self._state = states[self.dp_rank]
+        if self.inputs is not None and self.inputs.changed:
+            self._state = without_lengths(self._state)
+        self.loader.load_state_dict(self._state)
 
     @property
     def epochs_begun(self) -> int:
@@ -234,7 +236,7 @@ class OdbDataLoader(BaseDataLoader):
             self.rows, self.encoder, self.config.data, rank=self.dp_rank, group=self.group
         )
 
-    def _take_changes(self, then: Any, state: dict[str, Any]) -> bool:
+    def _take_changes(self, then: Inputs | None, state: dict[str, Any]) -> bool:
         """Compare the data with that of the state, all ranks together.
 
         Returns:
@@ -280,6 +282,7 @@ class OdbDataLoader(BaseDataLoader):
         self.info = batch.info
         labels = batch.tensors["labels"]
         self.totals.add(batch.info, labels.numel())
+        self._note_sources(batch)
         self.shapes.add(labels.shape)
         self.load.add(batch.info)
         self._filler = self._fill_up_with(batch)
@@ -292,9 +295,21 @@ class OdbDataLoader(BaseDataLoader):
         """Tokens and positions of an IDLE batch: as few as can be, where shapes may change."""
         tokens = batch.tensors["input_ids"]
         if self.config.data.odb.shape == "fixed":
-            return tokens, batch.tensors[self._positions]
+            return tokens, batch.tensors["positions"]
         tokens = tokens[:1, : self.config.pad_to_multiple_of].clone()
         return tokens, torch.arange(tokens.shape[1]).expand_as(tokens)
+
+    def _note_sources(self, batch: OdbBatch) -> None:
+        names = self.rows.names
+        if len(names) < 2:
+            return
+        views = () if batch.info.idle else batch.info.views
+        numbers = [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views]
+        layout = self.config.data.odb.layout or "padded"
+        self.sources = source_map(numbers, batch.tensors["positions"], layout=layout)
+        loss_tokens = count_by_source(self.sources, batch.tensors["labels"], len(names))
+        for number, name in enumerate(names):
+            self.totals.add_source(name, numbers.count(number), loss_tokens[number])
 
     def _note_end(self) -> None:
         data, totals = self.config.data, self.totals
@@ -304,7 +319,7 @@ class OdbDataLoader(BaseDataLoader):
 
     def _to_titan(self, batch: OdbBatch) -> TitanBatch:
         tensors = batch.tensors
-        inputs = {"input": tensors["input_ids"], "positions": tensors[self._positions]}
+        inputs = {"input": tensors["input_ids"], "positions": tensors["positions"]}
         return inputs, tensors["labels"]
 
     def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
@@ -315,35 +330,23 @@ class OdbDataLoader(BaseDataLoader):
             totals.append(item[1])
         return states, merge(totals)
 
-    def _longest_batch(self) -> int:
-        """Longest padded length: of a row, what the model takes; packed, what the budget holds."""
-        odb, multiple = self.config.data.odb, self.config.pad_to_multiple_of
-        packed = odb.layout == "packed"
-        most = odb.token_budget // odb.rows if packed else self.encoder.encoding.max_len
-        return -(-most // multiple) * multiple
-
     def _open_rows(self) -> Mixture:
         return self.config.data.inputs().open(held_out=self.config.purpose == "held_out")
 
     def _rounding(self) -> Rounding:
-        return Rounding(
+        return make_rounding(
+            self.config.data.odb,
             multiple=self.config.pad_to_multiple_of,
-            per_doubling=self.config.data.odb.shape_buckets,
-            longest=self._longest_batch(),
+            max_len=self.encoder.encoding.max_len,
         )
-
-    def _budget(self) -> TokenBudget:
-        odb = self.config.data.odb
-        rounding = None if odb.layout == "packed" else self._rounding()
-        return TokenBudget(odb.token_budget, rounding=rounding)
 
     def _make_loader(self) -> OdbLoader:
         data, odb = self.config.data, self.config.data.odb
         return odb_loader(
             self.epoch_samples.now,
             self.encoder,
-            token_budget=self._budget(),
-            layout=self._layout(),
+            token_budget=make_budget(odb, self._rounding()),
+            layout=make_layout(odb, self.config.cost),
             window=odb.window,
             num_workers=odb.num_workers,
             worker_method=odb.worker_method,
@@ -356,29 +359,9 @@ class OdbDataLoader(BaseDataLoader):
             policy=odb.policy,
             idle=odb.idle,
             overlong=odb.overlong,
-            collate=self._collate(),
+            collate=make_collate(odb, self._rounding(), self.encoder.encoding.max_len),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
             on_error=odb.on_error,
             timeout_s=odb.timeout_s,
         )
-
-    def _layout(self) -> Packed | Padded:
-        return batch_layout(self.config.data.odb, self.config.cost)
-
-    def _collate(self) -> PadCollate | PackCollate:
-        max_len = self.encoder.encoding.max_len
-        return batch_collate(self.config.data.odb, self._rounding(), max_len)
-
-    @property
-    def _positions(self) -> str:
-        return "position_ids" if self.config.data.odb.layout == "packed" else "positions"
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn a state that does not fit into something a person can act on."""
-    try:
-        yield
-    except StateError as error:
-        raise UserError(f"the checkpoint does not fit: {error}; {NEW_DATA_REMEDY}") from error

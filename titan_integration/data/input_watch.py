@@ -1,13 +1,13 @@
 """Watches what a run's samples are made from: while it runs, and when it goes on."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from odb_nodes.state.description import align_state, pending_to_window
 from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import Encoder
 from titan_integration.data.fingerprints import NOT_OF_SAMPLES, Inputs, compare, inputs_of
@@ -29,6 +29,7 @@ class InputWatch:
 
     Attributes:
         now: Fingerprints, for the state.
+        changed: Whether samples may be others than those that a state was saved with.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class InputWatch:
     ) -> None:
         self._data, self._rank, self._group = data, rank, group
         self._paths = [Path(name) for name in rows.files if Path(name).is_file()]
+        self.changed = False
         self._grown: set[Path] = set()  # that were warned of
         options = {f"data.{f.name}": getattr(data, f.name) for f in fields(data)}
         options = {k: v for k, v in options.items() if k.partition(".")[2] not in NOT_OF_SAMPLES}
@@ -69,13 +71,11 @@ class InputWatch:
                     *(path, file["bytes"], size),
                 )
 
-    def accept(
-        self, saved: Mapping[str, Any] | None, num_then: int | None, num_now: int, epoch: int
-    ) -> bool:
+    def accept(self, then: Inputs | None, num_then: int | None, num_now: int, epoch: int) -> bool:
         """Compare with what a state was saved with; all ranks together.
 
         Args:
-            saved: Fields of the state's ``Inputs``; None where it has none.
+            then: Of the state; None where it has none.
             num_then: Samples of the state's epoch.
             num_now: Samples that there are.
             epoch: Of the state, from 0.
@@ -84,11 +84,11 @@ class InputWatch:
         Raises:
             UserError: Something changed, and ``data.accept_changed`` is off.
         """
-        if saved is None or num_then is None:
+        if then is None or num_then is None:
             logger.info("the checkpoint does not say what data it is of: that is not checked")
             self.now.samples = num_now
             return False
-        then, self.now.samples = Inputs(**saved), num_now
+        self.now.samples = num_now
         change = compare(then, self.now, self._paths, self._rank, self._group)
         appended = num_now - num_then
         movable = not (self._data.mix or self._data.validation_fraction)
@@ -100,6 +100,7 @@ class InputWatch:
                 f"what is trained on is not what it was: {'; '.join(change.reasons)}; undo that, "
                 "or go on with it by --data.accept_changed"
             )
+        self.changed = bool(change.reasons)
         if change.reasons:
             logger.warning("going on with what changed: %s", "; ".join(change.reasons))
         return appended > 0 and movable
@@ -109,3 +110,10 @@ class InputWatch:
         last = self._data.num_epochs
         late = f", and this run ends with {last}" if last is not None and epoch > last else ""
         return f"{appended} rows were appended; they join epoch {epoch}{late}"
+
+
+def without_lengths(state: Any) -> Any:
+    """A state that says which samples are left, and nothing of how long they are."""
+    plain: Any = pending_to_window(align_state(state))
+    plain["source"]["held_tokens"] = plain["source"]["held_loss_tokens"] = None
+    return plain

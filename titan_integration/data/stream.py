@@ -10,6 +10,7 @@ from torchdata.nodes import BaseNode
 from odb_nodes import AlignNode, GroupingNode, OdbLoader, StreamView, unpack_states
 from odb_nodes.nodes.upstream import WatchedMapper
 from odb_nodes.state.content import pack_value, unpack_value
+from titan_integration.data.batching import make_budget, make_collate, make_layout
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.data.encoding.encoder import Encoder
 from titan_integration.data.formats.document import RowError
@@ -72,10 +73,10 @@ class OdbStreamLoader(OdbDataLoader):
         source = SamplesOfRows(encoded, skip_errors=odb.on_error == "skip")
         groups = GroupingNode(
             source,
-            self._budget(),
+            make_budget(odb, self._rounding()),
             window=odb.window,
             overlong=odb.overlong,
-            layout=self._layout(),
+            layout=make_layout(odb, self.config.cost),
         )
         align = AlignNode(
             groups,
@@ -87,7 +88,7 @@ class OdbStreamLoader(OdbDataLoader):
         )
         return OdbLoader(
             align,
-            collate=self._collate(),
+            collate=make_collate(odb, self._rounding(), self.encoder.encoding.max_len),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
         )

@@ -24,6 +24,8 @@ class Totals:
         dropped: Samples this rank left out, by reason; of whole epochs.
         splits: Extra groups this rank made by splitting to keep pace; of whole epochs.
         recirculated: Samples this rank offered but kept for a later round; of whole epochs.
+        by_source: Samples and tokens with loss that this rank trained on, by source; empty where
+            there is one source only.
     """
 
     samples: int = 0
@@ -35,6 +37,7 @@ class Totals:
     dropped: dict[str, int] = field(default_factory=dict)
     splits: int = 0
     recirculated: int = 0
+    by_source: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, info: StepInfo, padded_tokens: int) -> None:
         """Count a delivered batch of ``padded_tokens`` tokens, padding included."""
@@ -43,6 +46,11 @@ class Totals:
         self.loss_tokens += info.total_num_loss_tokens
         self.padded_tokens += padded_tokens
         self.idle_steps += info.idle
+
+    def add_source(self, name: str, samples: int, loss_tokens: int) -> None:
+        """Count what a delivered batch holds of one source."""
+        before = self.by_source.get(name, [0, 0])
+        self.by_source[name] = [before[0] + samples, before[1] + loss_tokens]
 
     def with_epoch(self, progress: Mapping[str, Any]) -> "Totals":
         """A copy that also counts an epoch's ``dropped``, ``splits`` and ``recirculated``."""
@@ -73,12 +81,17 @@ def merge(totals: Sequence[Totals]) -> Totals:
         dropped=dict(sum((Counter(t.dropped) for t in totals), Counter())),
         splits=sum(t.splits for t in totals),
         recirculated=sum(t.recirculated for t in totals),
+        by_source={
+            name: [sum(column) for column in zip(*counts, strict=True)]
+            for name in totals[0].by_source
+            for counts in [[t.by_source.get(name, [0, 0]) for t in totals]]
+        },
     )
 
 
 def share(merged: Totals, rank: int) -> Totals:
     """Undo :func:`merge` for one rank of any world: rank 0 goes on with the summed counts."""
     if rank == 0:
-        return replace(merged, dropped=dict(merged.dropped))
+        return replace(merged, dropped=dict(merged.dropped), by_source=dict(merged.by_source))
     nothing = {"padded_tokens": 0, "idle_steps": 0, "splits": 0, "recirculated": 0}
-    return replace(merged, dropped={}, **nothing)
+    return replace(merged, dropped={}, by_source={}, **nothing)

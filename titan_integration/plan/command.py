@@ -12,6 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from odb_nodes.batching.cost import Cost
 from titan_integration.data.checks.check import examine
 from titan_integration.data.checks.report import Report
 from titan_integration.data.config import DataConfig, OdbConfig
@@ -20,14 +21,14 @@ from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.errors import UserError
 from titan_integration.plan import picture, text
-from titan_integration.plan.epoch import Cost, Epoch
+from titan_integration.plan.epoch import Epoch, cost_of_model
 from titan_integration.plan.memory import (
     ModelShape,
     budget_in,
     shape_of_config,
     shape_of_folder,
 )
-from titan_integration.plan.plan import Question, num_epochs, pick_window, recommend, simulate
+from titan_integration.plan.plan import DIM, Question, num_epochs, pick_window, recommend, simulate
 
 BAD_INPUT = 2
 GPUS_PER_NODE = 8
@@ -91,7 +92,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.memory_gb is not None and shape is not None:
         fits = budget_in(args.memory_gb, shape, args.gpus)
     budget, why = recommend(fits, lengths, args.gpus)
-    epochs = _simulated(args, lengths, budget, Cost() if shape is None else Cost(dim=shape.dim))
+    epochs = _simulated(args, lengths, budget, cost_of_model(DIM if shape is None else shape.dim))
     window = pick_window(epochs, budget)
     command = _command(args, report, budget, window)
     print("\n".join(["", *text.table_lines(epochs), ""]))

@@ -3,32 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from odb_nodes.batching.cost import Cost
+
 Group = Sequence[int]  # lengths in tokens of the samples of one rank and step; empty is IDLE
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
-    """Work of a step in units of tokens: linear layers by token, attention by pair of tokens.
+def cost_of_model(dim: int) -> Cost:
+    """What a sample costs a decoder of width ``dim``: ``L + L * L / (12 * dim)`` tokens.
 
-    A row of ``L`` tokens costs ``L + L * L / (12 * dim)``: per token, a decoder's linear layers
-    take about ``12 * dim * dim`` multiplications per layer and causal attention ``L * dim``.
-
-    Attributes:
-        dim: Width of the model.
+    Per token and layer, the matrices take about ``12 * dim * dim`` multiplications, and causal
+    attention takes ``L * dim``.
     """
-
-    dim: int = 4096
-
-    def padded(self, group: Group) -> float:
-        """Of rows padded to the longest."""
-        return len(group) * self._row(max(group, default=0))
-
-    def packed(self, group: Group) -> float:
-        """Of one row in which every sample attends to itself."""
-        return sum(map(self._row, group))
-
-    def _row(self, length: int) -> float:
-        return length + length * length / (12 * self.dim)
+    return Cost(per_pair=1 / (12 * dim))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +62,7 @@ def measure(
     cost: Cost,
     window: int = 0,
     packed: bool = False,
+    least: int = 0,
 ) -> Epoch:
     """Add an epoch up.
 
@@ -85,8 +72,9 @@ def measure(
         budget: Tokens per rank and step.
         cost: Of groups.
         window: Samples buffered per rank.
-        packed: Groups are packed into a row of ``budget`` tokens, or more for a longer sample;
-            else padded to their longest sample.
+        packed: Groups are one row each, in which every sample attends to itself; else they are
+            padded to their longest sample.
+        least: Tokens of a packed row at least; padding makes up what its samples leave.
     """
     num_steps = samples = real = tokens = 0
     work = ideal = 0.0
@@ -95,9 +83,14 @@ def measure(
         ranks = max(1, len(groups))
         samples += sum(map(len, groups))
         real += sum(map(sum, groups))
-        tokens += sum(max(budget, sum(g)) if packed else len(g) * max(g, default=0) for g in groups)
-        work += max(map(cost.packed if packed else cost.padded, groups), default=0.0)
-        ideal += sum(map(cost.packed, groups)) / ranks
+        costs = [sum(map(cost.of, group)) for group in groups]
+        ideal += sum(costs) / ranks
+        if packed:
+            tokens += sum(max(least, sum(group)) for group in groups)
+        else:
+            tokens += sum(len(group) * max(group, default=0) for group in groups)
+            costs = [len(group) * cost.of(max(group, default=0)) for group in groups]
+        work += max(costs)
     return Epoch(
         method=method,
         budget=budget,

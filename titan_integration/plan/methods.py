@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odb_nodes.batching.budget import TokenBudget
+from odb_nodes.batching.layouts import find_layout
 from odb_nodes.batching.window import Window, length_of, make_key
 from odb_nodes.protocol.policies import POLICIES
 from odb_nodes.protocol.reports import Facts
@@ -57,10 +58,16 @@ def _next_fit(lengths: list[int], budget: int) -> list[list[int]]:
 
 
 def online(
-    lengths: Lengths, ranks: int, *, budget: int, window: int, policy: str = "sliding"
+    lengths: Lengths,
+    ranks: int,
+    *,
+    budget: int,
+    window: int,
+    layout: str = "padded",
+    policy: str = "sliding",
 ) -> Steps:
     """What this project does: the real windows, policy and alignment, without a network."""
-    worlds = [_Rank(lengths[rank::ranks].tolist(), budget, window) for rank in range(ranks)]
+    worlds = [_Rank(lengths[rank::ranks].tolist(), budget, window, layout) for rank in range(ranks)]
     rule, done, emitted = POLICIES[policy], 0, 0
     while True:
         capacity = rule.capacity(window, done, emitted / ranks)
@@ -80,8 +87,8 @@ def online(
 class _Rank:
     """One rank's window over its share of the lengths."""
 
-    def __init__(self, lengths: list[int], budget: int, size: int) -> None:
-        self.window = Window(TokenBudget(budget))
+    def __init__(self, lengths: list[int], budget: int, size: int, layout: str) -> None:
+        self.window = Window(TokenBudget(budget), layout=find_layout(layout))
         self._lengths, self._size, self._taken = lengths, size, 0
 
     def refill(self, window: Window) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from titan_integration.errors import UserError
 from titan_integration.plan.epoch import Epoch
-from titan_integration.plan.plan import OURS
+from titan_integration.plan.plan import OURS, OURS_PACKED
 
 _BINS = 40
 
@@ -57,7 +57,7 @@ def _draw_lengths(axes: Any, histogram: Mapping[int, int]) -> None:
 
 
 def _draw_bars(axes: Any, names: list[str], values: Sequence[float], title: str) -> None:
-    colors = ["tab:orange" if name == OURS else "tab:gray" for name in names]
+    colors = ["tab:orange" if name in (OURS, OURS_PACKED) else "tab:gray" for name in names]
     bars = axes.barh(names[::-1], values[::-1], color=colors[::-1])
     axes.bar_label(bars, fmt="{:,.4g}", padding=3)
     axes.margins(x=0.15)

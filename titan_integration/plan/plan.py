@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from titan_integration.plan.epoch import Cost, Epoch, measure
+from odb_nodes.batching.cost import Cost
+from titan_integration.plan.epoch import Epoch, cost_of_model, measure
 from titan_integration.plan.methods import (
     Lengths,
     Steps,
@@ -21,7 +22,9 @@ WINDOWS_DRAWN = 6  # times all windows: their filling and draining must not be a
 MOST_RANKS = 16  # simulated; padding and waiting hardly change beyond
 FEWEST_STEPS = 100  # per epoch that a recommended budget leaves
 ROUND_TO = 256
+DIM = 4096  # of a model that is not known
 OURS = "ours, padded"
+OURS_PACKED = "ours, packed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +42,7 @@ class Question:
     gpus: int
     budgets: tuple[int, ...]
     windows: tuple[int, ...]
-    cost: Cost = field(default_factory=Cost)
+    cost: Cost = field(default_factory=lambda: cost_of_model(DIM))
     seed: int = 0
 
     @property
@@ -74,28 +77,46 @@ def simulate(histogram: Mapping[int, int], question: Question) -> Iterator[Epoch
     total, ranks = sum(histogram.values()), question.ranks
     wanted = max(FEWEST_SAMPLES, WINDOWS_DRAWN * max(question.windows) * ranks)
     lengths = draw(histogram, wanted, question.seed)
-    longest = max(histogram)
     for budget in question.budgets:
-        size = max(1, budget // longest)
-        plain: dict[str, Callable[[], Steps]] = {
-            f"fixed, {size} each": partial(fixed, lengths, ranks, batch_size=size),
-            f"sorted, {size} each": partial(length_sorted, lengths, ranks, batch_size=size),
-        }
-        for name, steps in plain.items():
-            epoch = measure(name, steps(), budget=budget, cost=question.cost)
+        for way in _ways(lengths, question, budget, longest=max(histogram)):
+            epoch = measure(
+                way.name,
+                way.steps(),
+                budget=budget,
+                cost=question.cost,
+                window=way.window,
+                packed=way.packed,
+                least=way.least,
+            )
             yield _scaled(epoch, total, question)
-        packed = greedy_packed(lengths, ranks, budget=budget)
-        epoch = measure("packed greedily", packed, budget=budget, cost=question.cost, packed=True)
-        yield _scaled(epoch, total, question)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Way:
+    """A way to batch, and how its groups are to be measured; see ``measure``."""
+
+    name: str
+    steps: Callable[[], Steps]
+    window: int = 0
+    packed: bool = False
+    least: int = 0
+
+
+def _ways(lengths: Lengths, question: Question, budget: int, *, longest: int) -> Iterator[_Way]:
+    take, size = (lengths, question.ranks), max(1, budget // longest)
+    yield _Way(name=f"fixed, {size} each", steps=partial(fixed, *take, batch_size=size))
+    yield _Way(name=f"sorted, {size} each", steps=partial(length_sorted, *take, batch_size=size))
+    packed = partial(greedy_packed, *take, budget=budget)
+    yield _Way(name="packed greedily", steps=packed, packed=True, least=budget)
+    for layout, name in (("padded", OURS), ("packed", OURS_PACKED)):
         for window in question.windows:
-            ours = online(lengths, ranks, budget=budget, window=window)
-            epoch = measure(OURS, ours, budget=budget, window=window, cost=question.cost)
-            yield _scaled(epoch, total, question)
+            steps = partial(online, *take, budget=budget, window=window, layout=layout)
+            yield _Way(name=name, steps=steps, window=window, packed=layout == "packed")
 
 
 def num_epochs(question: Question) -> int:
     """How many epochs ``simulate`` gives."""
-    return len(question.budgets) * (3 + len(question.windows))
+    return len(question.budgets) * (3 + 2 * len(question.windows))
 
 
 def pick_window(epochs: Sequence[Epoch], budget: int) -> int:

@@ -168,9 +168,11 @@ def _refuse_derived(args: Sequence[str], config: Any) -> None:
     given = {"data.path", "data.mix"} & set(map(_name, args))
     if "data.path" not in names or not (given or config.data.has_rows):
         return  # the configured dataloader's own flags
+    validated = config.data.has_validation or any("data.validation_" in _name(a) for a in args)
+    derived = _DERIVED if validated else _DERIVED[:1]  # else torchtitan's own validation data
     for arg in args:
         name = _name(arg)
-        section = next((part for part in _DERIVED if name.startswith(f"{part}.")), None)
+        section = next((part for part in derived if name.startswith(f"{part}.")), None)
         if section is None:
             continue
         inner = name.removeprefix(f"{section}.").replace("no_", "")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch.distributed.checkpoint.api import CheckpointException
+
 from titan_integration.errors import Stopped, UserError
 from titan_integration.process_groups import all_max, on_rank_zero, run_group
 from titan_integration.run import logs, telling
@@ -114,7 +116,7 @@ class Guard:
     def _load(self, load: Callable[[int], bool], step: int) -> bool:
         try:
             return load(step)
-        except Exception as error:
+        except (Exception, CheckpointException) as error:
             if explain(error) is not None:
                 raise
             cause = first_line(root_cause(error))

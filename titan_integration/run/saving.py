@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from titan_integration.errors import UserError
 from titan_integration.process_groups import on_rank_zero
@@ -57,7 +58,7 @@ class SafeSaving:
         self._on_rank_zero(lambda: self._prepare(path))
         try:
             result = self._save(state_dict, checkpoint_id, *a, **kw)
-        except Exception as error:
+        except (Exception, CheckpointException) as error:
             failure = explain(error)
             if failure is not None and failure.secondary:
                 raise

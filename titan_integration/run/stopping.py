@@ -34,7 +34,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.started_s = time.monotonic()
         self._signum = 0
-        self._armed = False
+        self._armed = self._over = False
         self._within_s = 0.0
         self._stop_after_s: float | None = None
         self._on_end: Callable[[], None] = lambda: None
@@ -62,8 +62,8 @@ class StopRequest:
         self._within_s, self._stop_after_s, self._armed = within_s, stop_after_s, True
 
     def disarm(self) -> None:
-        """The run is over or was saved: a signal ends the process at once again."""
-        self._armed = False
+        """The run is over, well or not: a signal ends the process at once, without a word."""
+        self._armed, self._over = False, True
 
     @property
     def wanted(self) -> int:
@@ -80,6 +80,8 @@ class StopRequest:
             signum, now = os.read(reader, 1)[0], time.monotonic()
             if signum not in SIGNALS:
                 continue
+            if self._over:
+                self._end(signum, None)
             if not self._armed:
                 self._end(signum, "with nothing to save; the same command starts again")
             if not self._signum:
@@ -90,14 +92,11 @@ class StopRequest:
 
     def _expire(self, signum: int) -> None:
         time.sleep(self._within_s)
-        self._end(
-            signum,
-            f"but not done within {self._within_s:g} s (data.stop_within_s): nothing was saved; "
-            + RESUMES,
-        )
+        how = f"but not done within {self._within_s:g} s (data.stop_within_s): nothing was saved; "
+        self._end(signum, None if self._over else how + RESUMES)
 
-    def _end(self, signum: int, how: str) -> NoReturn:
-        if os.environ.get("RANK", "0") == "0":
+    def _end(self, signum: int, how: str | None) -> NoReturn:
+        if how is not None and os.environ.get("RANK", "0") == "0":
             sys.stderr.write(f"stopped by {signal.Signals(signum).name} {how}\n")
             sys.stderr.flush()
         self._on_end()

@@ -16,6 +16,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.data.load import Load
 from titan_integration.data.totals import DROP_REASONS, Totals
+from titan_integration.source_loss import SourceLoss
 from titan_integration.upstream import MetricsProcessor
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,13 @@ class OdbMetricsProcessor(MetricsProcessor):
         self._cleanup = contextlib.ExitStack()
 
     def follow(
-        self, loader: OdbDataLoader, *, rows: int | None, quota: int | None, step: int
+        self,
+        loader: OdbDataLoader,
+        *,
+        rows: int | None,
+        quota: int | None,
+        step: int,
+        source_loss: SourceLoss,
     ) -> None:
         """Report on this loader from now on.
 
@@ -70,7 +77,9 @@ class OdbMetricsProcessor(MetricsProcessor):
             rows: Of the whole run, dropped ones included; None if they do not end it.
             quota: Samples trained on that end the run, or None.
             step: Steps done.
+            source_loss: Losses by source.
         """
+        self._source_loss, self.source_losses = source_loss, dict[str, float]()
         self._loader, self._rows, self._quota = loader, rows, quota
         self._last = self._snapshot(step)
         self.begin_step(num_loss_tokens=0, total_loss_tokens=0)
@@ -152,7 +161,10 @@ class OdbMetricsProcessor(MetricsProcessor):
         padded, world = total.pop("padded"), self._loader.dp_world_size
         goal = self._goal(int(total["samples_dropped"]))
         means = {name: total.pop(name) / world for name in _MEANS}
+        losses = self._source_loss.take(self._loader.group)
+        self.source_losses |= losses
         return float(most), {
+            **{f"odb/source/{name}/loss": loss for name, loss in losses.items()},
             "odb/real_tokens_per_s": tokens / seconds,
             "odb/padded_tokens_per_s": padded / seconds,
             "odb/padding_ratio": 1 - tokens / padded if padded else 0.0,
@@ -175,12 +187,22 @@ class OdbMetricsProcessor(MetricsProcessor):
             "splits": totals.splits - was.splits,
             "recirculated": totals.recirculated - was.recirculated,
             "samples_dropped": totals.num_dropped,
+            **{f"source/{n}/samples": totals.by_source.get(n, [0, 0])[0] for n in self._names()},
+            **{
+                f"source/{n}/loss_tokens": totals.by_source.get(n, [0, 0])[1] for n in self._names()
+            },
             **{f"dropped/{reason}": totals.dropped.get(reason, 0) for reason in DROP_REASONS},
             "exchange_wait_s": now.wait_s - last.wait_s,
             "data_wait_s": sum(self.data_loading_times),
             "window_fill": held / window if window else 0.0,
             **now.load.since(last.load),
         }
+
+    def _names(self) -> tuple[str, ...]:
+        """Sources that are told apart: the same on all ranks, whatever each has seen."""
+        assert self._loader is not None
+        names = self._loader.rows.names
+        return names if len(names) > 1 else ()
 
     def _goal(self, num_dropped: int) -> int | None:
         """Samples that the run trains on, as far as is known; None if steps alone end it."""

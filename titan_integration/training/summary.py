@@ -1,7 +1,9 @@
 """``odb_summary.json``: what a finished run trained on, and whether it was all there was."""
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from titan_integration.data.totals import Totals
@@ -28,6 +30,8 @@ class Summary:
         wall_s: Seconds of training.
         world_size: Data-parallel ranks.
         resumed_from: Step whose checkpoint the last process began with; None: from scratch.
+        sources: By name, "samples" and "loss_tokens" trained on, and the "loss" per token at the
+            last step that was logged and had any; empty where there is one source only.
     """
 
     samples_total: int | None
@@ -44,12 +48,15 @@ class Summary:
     wall_s: float
     world_size: int
     resumed_from: int | None
+    sources: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def write(self, folder: str) -> Path:
         """Write to ``folder``; returns the file."""
         path = Path(folder) / FILE_NAME
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="ascii")
+        new = path.with_name(f".{FILE_NAME}")  # a full disk must not take the old one
+        new.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="ascii")
+        os.replace(new, path)
         return path
 
     def line(self) -> str:
@@ -69,3 +76,12 @@ def coverage(totals: Totals, samples_total: int | None, *, ended_by: str) -> str
         return f"wrong: {seen} samples emitted or dropped, of {samples_total}"
     whole = samples_total if samples_total is not None else "any number"
     return f"partial: {seen} of {whole}, ended by {ended_by}"
+
+
+def by_source(totals: Totals, losses: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """The part of the summary that tells sources apart; ``losses`` are the latest known."""
+    return {
+        name: {"samples": samples, "loss_tokens": loss_tokens}
+        | ({"loss": losses[name]} if name in losses else {})
+        for name, (samples, loss_tokens) in totals.by_source.items()
+    }

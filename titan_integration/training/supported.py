@@ -23,6 +23,7 @@ from titan_integration.upstream import (
 
 _FIXED = "--data.odb.layout packed --data.odb.shape fixed"  # what lifts the bans on changing shapes
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
+SAVED = ("dataloader", "optimizer", "lr_scheduler", "train_state")  # and the model's weights
 FLEX_BLOCK = 128  # tokens; flex_attention's kernels work on blocks of them
 BOUNDED_DISPATCHERS = (
     DeepEPTokenDispatcher.Config,
@@ -72,6 +73,7 @@ def check_supported(config: Trainer.Config, data: DataConfig) -> None:
             f"training.seq_len must be at most {longest} (the model's longest sequence), got "
             f"{config.training.seq_len}; set --training.seq_len {longest}"
         )
+    _check_excluded(config)
     _check_validation(config, data)
     if not data.odb.enable:
         if config.training.steps == UNLIMITED_STEPS:
@@ -95,6 +97,14 @@ def _check_schedule(config: Trainer.Config, data: DataConfig) -> None:
             "does not say: set --data.sample_quota, or --lr_scheduler.unit steps with "
             "--training.steps"
         )
+
+
+def _check_excluded(config: Trainer.Config) -> None:
+    for name in config.checkpoint.exclude_from_loading:
+        if name not in SAVED:
+            raise UserError(
+                f"checkpoint.exclude_from_loading must be of {', '.join(SAVED)}, got {name!r}"
+            )
 
 
 def _check_validation(config: Trainer.Config, data: DataConfig) -> None:

@@ -18,15 +18,15 @@ from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.stock import StockDataLoader
 from titan_integration.data.stream import OdbStreamLoader
 from titan_integration.errors import UserError
-from titan_integration.process_groups import all_max, on_rank_zero
-from titan_integration.run.failures import explain, first_line, is_out_of_memory
+from titan_integration.run.failures import explain, first_line
 from titan_integration.run.guard import Guard, make_writable
+from titan_integration.source_loss import SourceLoss
 from titan_integration.training.announce import announce
 from titan_integration.training.batches import cost_of, describe_batches, layout_of
-from titan_integration.training.health import Health, Memory, not_finite
+from titan_integration.training.ending import sum_up, why_nothing_is_left
 from titan_integration.training.metrics import OdbMetricsProcessor
+from titan_integration.training.safe_steps import SafeSteps
 from titan_integration.training.schedule import SampleLRSchedulers
-from titan_integration.training.summary import Summary, coverage
 from titan_integration.training.supported import (
     check_supported,
     check_tokenizer_folder,
@@ -34,7 +34,6 @@ from titan_integration.training.supported import (
 )
 from titan_integration.training.validator import OdbValidator, validation_data
 from titan_integration.upstream import (
-    LOSS_NOT_FINITE,
     BaseCheckpointManager,
     CheckpointManager,
     HuggingFaceTokenizer,
@@ -43,7 +42,6 @@ from titan_integration.upstream import (
     Trainer,
     TrainingConfig,
     Validator,
-    watch_grad_norm,
 )
 
 logger = logging.getLogger(__name__)
@@ -113,6 +111,7 @@ class OdbTrainer(Trainer):
     config: Config
     odb: OdbDataLoader | None
     nothing_left: bool
+    steps: SafeSteps
 
     def __init__(self, config: Config) -> None:
         parts: list[Any] = [config.dataloader, config.validator.dataloader]
@@ -120,7 +119,6 @@ class OdbTrainer(Trainer):
             if isinstance(part, OdbDataLoader.Config):
                 part.cost = cost_of(config, part.data)
         self.guard: Guard | None = None
-        self.health, self.memory = Health(), Memory()
         try:
             super().__init__(config)
         except Exception as error:
@@ -129,8 +127,6 @@ class OdbTrainer(Trainer):
                 raise
             raise UserError(f"the trainer cannot be built: {first_line(error)}") from error
         assert self.guard is not None
-        self.guard.protect(self.checkpointer, self._before_save)
-        watch_grad_norm(self.health.note_norm)
         if self.device.type == "cpu":
             for module in self.model_parts:
                 for part in module.modules():
@@ -138,6 +134,8 @@ class OdbTrainer(Trainer):
                         # gloo cannot scale while it sums, which FSDP asks of it otherwise.
                         part.set_force_sum_reduction_for_comms(True)
         self.odb = self.dataloader if isinstance(self.dataloader, OdbDataLoader) else None
+        self.steps = SafeSteps(self.guard, config, self.odb)
+        self.guard.protect(self.checkpointer, self.steps.before_save)
         self.resumed_from: int | None = None
         self.audit: AuditLog | None = None
         self.nothing_left = False
@@ -191,9 +189,10 @@ class OdbTrainer(Trainer):
 
     def train_step(self, data_iterator: Iterator[TitanBatch]) -> None:
         """Draw the step's batches first, to know its samples, then let torchtitan train on them."""
-        self.health.begin_step(self.step)
+        train_step = super().train_step
+        self.steps.health.begin_step(self.step)
         if self.odb is None:
-            self._train_on(data_iterator, [])
+            self.steps.run(lambda: train_step(data_iterator), [])
             return
         before = self.odb.totals.samples
         batches = self._draw(self.odb, data_iterator)
@@ -201,47 +200,18 @@ class OdbTrainer(Trainer):
             self.schedule.advance(self.step - 1, self.step)
         else:
             self.schedule.advance(before, self.odb.totals.samples)
-        self._train_on(iter(batches), batches)
-        self.memory.note(batches)
+        self.steps.run(lambda: train_step(iter(batches)), batches)
+        self.source_loss.end_step()
         self.meter.end_step()
         if self.odb.exhausted:
             self.config.training.steps = self.step  # the loop's last save, resumable
 
-    def _train_on(self, batches: Iterator[TitanBatch], drawn: list[TitanBatch]) -> None:
-        """torchtitan's step; afterwards all ranks agree on whether it was good, and on a stop."""
-        assert self.guard is not None
-        bad = False
-        try:
-            super().train_step(batches)
-        except RuntimeError as error:
-            if is_out_of_memory(error) and drawn:
-                budget = self.config.data.odb.token_budget
-                raise self.memory.explain(error, drawn, budget) from error
-            bad = str(error).startswith(LOSS_NOT_FINITE)  # on all ranks alike
-            if not bad:
-                raise
-        if self.guard.end_step(bad or self.health.end_step()):
-            raise self._not_finite()
-        if self.guard.stopped:
-            self.config.validator.enable = False  # it may take longer than there is time
-
-    def _before_save(self) -> None:
-        """What is not finite, or of data that is gone, must not become the newest checkpoint."""
-        assert self.guard is not None
-        if all_max([int(self.health.is_bad_now())], self.guard.group)[0]:
-            raise self._not_finite()
-        inputs = self.odb.inputs if self.odb is not None else None
-        if inputs is not None:
-            on_rank_zero(inputs.look_at_files, self.guard.group)
-
-    def _not_finite(self) -> UserError:
-        assert self.guard is not None
-        return not_finite(self.health, self.odb, self.guard.group, self.config.dump_folder)
-
     def forward_backward_step(self, **kwargs: Any) -> torch.Tensor:
         """As torchtitan's; notes the loss."""
+        if self.odb is not None:
+            self.source_loss.begin_microbatch()
         loss = super().forward_backward_step(**kwargs)
-        self.health.note_loss(loss)
+        self.steps.health.note_loss(loss)
         if self.odb is not None and self.meter.should_log(self.step):
             if self.parallel_dims.pp_enabled:
                 # Only the last stage has the loss, the others have -1, and rank 0 logs.
@@ -268,6 +238,8 @@ class OdbTrainer(Trainer):
         odb.check()
         odb.note_inputs()
         self._plan(odb)
+        self.source_loss = SourceLoss(odb.rows.names)
+        self.source_loss.attach(self.loss_fn)
         if self.config.data.audit_log is not None:
             self.audit = AuditLog(self.config.data.audit_log, dist.get_rank())
 
@@ -294,7 +266,8 @@ class OdbTrainer(Trainer):
         self._plan(odb)
         self.nothing_left = not self._more_to_do()
         if self.nothing_left:
-            logger.info(self._why_nothing_is_left(odb))
+            epochs, steps = self.config.data.num_epochs, self.config.training.steps
+            logger.info(why_nothing_is_left(odb, epochs, step=self.step, steps=steps))
         elif dist.get_rank() == 0:
             announce(
                 self.config,
@@ -304,32 +277,16 @@ class OdbTrainer(Trainer):
                 accumulation=self.gradient_accumulation_steps,
             )
         quota = self.config.data.sample_quota
-        self.meter.follow(odb, rows=self.samples_total, quota=quota, step=self.step)
+        self.meter.follow(
+            odb, rows=self.samples_total, quota=quota, step=self.step, source_loss=self.source_loss
+        )
         if self.audit is not None:
             self.audit.start(self.step, odb.dp_rank, odb.dp_world_size)
-
-    def _why_nothing_is_left(self, odb: OdbDataLoader) -> str:
-        """The reason, for a run that was finished. Raises UserError where less was asked for."""
-        epochs, steps = self.config.data.num_epochs, self.config.training.steps
-        if epochs is not None and odb.epochs_begun > epochs:
-            raise UserError(
-                f"the run has begun epoch {odb.epochs_begun}, beyond data.epochs {epochs}; raise "
-                "--data.epochs, or set another --dump_folder"
-            )
-        if self.step > steps:
-            raise UserError(
-                f"the run is at step {self.step}, beyond training.steps {steps}; raise "
-                "--training.steps, or load an earlier one with --checkpoint.load_step"
-            )
-        return (
-            f"Nothing left to train: the run was finished at step {self.step} with "
-            f"{odb.totals.samples:,} samples; raise --data.epochs, --data.sample_quota or "
-            "--training.steps to go on"
-        )
 
     def _draw(self, odb: OdbDataLoader, data_iterator: Iterator[TitanBatch]) -> list[TitanBatch]:
         """The step's microbatches; where the data ends among them, IDLE ones take the rest."""
         batches: list[TitanBatch] = []
+        sources: list[torch.Tensor] = []
         num_loss_tokens = total_loss_tokens = padding = 0
         for _ in range(self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches):
             if odb.exhausted:
@@ -340,49 +297,32 @@ class OdbTrainer(Trainer):
             batches.append(next(data_iterator))
             info = odb.info
             assert info is not None
+            if odb.sources is not None:
+                sources.append(odb.sources)
             num_loss_tokens += info.num_loss_tokens
             total_loss_tokens += info.total_num_loss_tokens
             padding += batches[-1][1].numel() - info.num_tokens
             if not info.idle:
-                self.health.note_samples(view.index for view in info.views)
+                self.steps.health.note_samples(view.index for view in info.views)
             if self.audit is not None:
                 self.audit.add(self.step, info)
+        self.source_loss.begin_step(sources if self.meter.should_log(self.step) else [])
         self.meter.begin_step(num_loss_tokens=num_loss_tokens, total_loss_tokens=total_loss_tokens)
         self.meter.ntokens_since_last_log -= padding
         self.ntokens_seen -= padding
         return batches
 
     def _sum_up(self, odb: OdbDataLoader) -> None:
-        totals = odb.merged_totals()
-        data, wall_s = self.config.data, time.perf_counter() - self.started_at_s
-        summary = Summary(
+        sum_up(
+            self.config,
+            odb,
             samples_total=self.samples_total,
-            samples_emitted=totals.samples,
-            samples_dropped=totals.num_dropped,
-            dropped_by_reason=totals.dropped,
-            coverage=coverage(totals, self.samples_total, ended_by=self._ended_by(odb)),
             steps=self.step,
-            idle_steps=totals.idle_steps,
-            padding_ratio=totals.padding_ratio,
-            real_tokens=totals.tokens,
-            padded_tokens=totals.padded_tokens,
-            real_tokens_per_s=(totals.tokens - self.started_tokens) / wall_s,
-            wall_s=wall_s,
-            world_size=odb.dp_world_size,
             resumed_from=self.resumed_from,
+            wall_s=time.perf_counter() - self.started_at_s,
+            tokens_before=self.started_tokens,
+            source_losses=self.meter.source_losses,
         )
-        if dist.get_rank() == 0:
-            path = summary.write(self.config.dump_folder)
-            logger.info(f"{summary.line()}; see {path}")
-        if data.odb.join and summary.coverage.startswith("wrong"):
-            raise RuntimeError(f"coverage is {summary.coverage}")
-
-    def _ended_by(self, odb: OdbDataLoader) -> str:
-        quota = self.config.data.sample_quota
-        if not odb.exhausted:
-            return "training.steps"
-        filled = quota is not None and odb.totals.samples >= quota
-        return "data.sample_quota" if filled else "data.odb.no-join"
 
     def _leave_folder(self) -> None:
         if self.guard is not None:

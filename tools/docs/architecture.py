@@ -10,24 +10,18 @@ NODES = (
     ("Mapper", "collate", "to tensors"),
     ("Prefetcher", "batches", "ahead"),
 )
-PURE = (
-    (
-        40,
-        280,
-        "state/",
-        "what a checkpoint holds",
-        "cursors, counters, schema,",
-        "codec, resharding",
-    ),
-    (338, 212, "batching/", "which samples to batch", "budgets, window,", "cutting, layouts"),
-    (568, 284, "protocol/", "how the ranks agree", "facts, policies, exchange,", "transport"),
+ASKED = (  # x, width, folder, what for, what is in it
+    (40, 170, "state/", "what is saved", "cursors, counters,", "schema, resharding"),
+    (222, 180, "samples/", "what runs your code", "transform, buffers,", "the steps of a round"),
+    (414, 160, "batching/", "what forms a batch", "budgets, window,", "cutting, layouts"),
+    (586, 270, "protocol/", "how the ranks agree", "facts, policies, exchange,", "transports"),
 )
 WIDTH, BOX, GAP = 1000, 132, 18
 
 
 def draw() -> str:
     """The picture as SVG."""
-    parts = [*_outside(), *_library(), *_flow(), *_pure(), *_base()]
+    parts = [*_outside(), *_library(), *_flow(), *_asked(), *_base()]
     return picture(WIDTH, 600, "The layers of odb-nodes, as data flows through them", parts)
 
 
@@ -68,7 +62,7 @@ def _library() -> list[str]:
     return [
         rect(24, 150, 952, 430, SOFT, radius=10),
         text(40, 176, "odb_nodes", size=16, mono=True, bold=True, fill=REAL),
-        text(140, 176, "loader.py connects the nodes; users meet loader, types, errors, loss,"
+        text(140, 176, "build.py connects the nodes; users meet build, loader, types, errors, loss,"
              " collate", size=14, fill=FAINT),
     ]  # fmt: skip
 
@@ -95,10 +89,10 @@ def _flow() -> list[str]:
     return parts
 
 
-def _pure() -> list[str]:
+def _asked() -> list[str]:
     """The folders that decide, and who asks them."""
     parts = []
-    for x, width, name, what, *lines in PURE:
+    for x, width, name, what, *lines in ASKED:
         parts += [
             _box(x, 366, width, 104, REAL),
             text(x + 14, 390, name, size=15, mono=True, bold=True),
@@ -107,30 +101,36 @@ def _pure() -> list[str]:
         parts += [
             text(x + 14, 432 + 19 * at, line, size=13, fill=FAINT) for at, line in enumerate(lines)
         ]
-    asked = ((120, "place and progress"), (424, "which group?"), (590, "how many steps?"))
-    for x, question in asked:
+    questions = (
+        (90, "which position?"),
+        (290, "its tokens?"),
+        (440, "which group?"),
+        (612, "how many steps?"),
+    )
+    for x, question in questions:
         parts += [
             arrow(x, 304, x, 366, dashed=True),
             text(x + 12, 344, question, size=13, fill=FAINT),
         ]
     return [
         *parts,
-        *_badge(534, 384, 4),
-        *_badge(806, 384, 1),
-        *_badge(834, 384, 3),
-        arrow(870, 440, 852, 440),
-        arrow(852, 440, 900, 440),
-        text(908, 437, "other", size=14),
-        text(908, 454, "ranks", size=14),
-        text(40, 500, "Dashed: who asks whom. nodes may import all three folders, protocol may"
-             " import batching and state.", size=13, fill=FAINT),
+        *_badge(556, 384, 4),
+        *_badge(810, 384, 1),
+        *_badge(838, 384, 3),
+        arrow(880, 440, 856, 440),
+        arrow(880, 440, 904, 440),
+        text(912, 437, "other", size=14),
+        text(912, 454, "ranks", size=14),
+        text(40, 500, "Dashed: who asks whom. samples may import state, protocol state and"
+            " batching, nodes all of them.",
+            size=13, fill=FAINT),
     ]  # fmt: skip
 
 
 def _base() -> list[str]:
     return [
         _box(40, 516, 920, 46),
-        text(54, 544, "types.py, errors.py", size=15, mono=True, bold=True),
-        text(246, 544, "views, samples, steps, batches; every module may import them", size=14,
+        text(54, 544, "types.py, errors.py, arguments.py", size=15, mono=True, bold=True),
+        text(360, 544, "views, samples, steps, batches; every module may import them", size=14,
              fill=FAINT),
     ]  # fmt: skip

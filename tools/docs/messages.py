@@ -27,6 +27,7 @@ INTERNAL = {
     "AssertionError",
     "SystemExit",
     "IndexError",
+    "EOFError",
 }
 
 
@@ -57,7 +58,7 @@ def messages_of(path: Path) -> Iterator[Message]:
         if not (isinstance(node, ast.Call) and node.args):
             continue
         kind = ast.unparse(node.func).split(".")[-1]
-        if kind.endswith("Error") and kind not in INTERNAL:
+        if kind.endswith("Error") and kind not in INTERNAL and kind[0] != "_":
             yield Message(kind, _template(node.args[0]), f"{path.relative_to(ROOT)}:{node.lineno}")
 
 

@@ -105,7 +105,7 @@ def test_an_encoder_travels_to_worker_processes(encoder_for: Make) -> None:
 def test_without_a_check_a_row_of_several_samples_is_an_error(encoder_for: Make) -> None:
     encoder = encoder_for(max_len=50, too_long="chunk")
     encoder.one_each = True
-    with pytest.raises(Refused, match=r"leave out --data.no-check"):
+    with pytest.raises(Refused, match=r"leave out --data\.no-check"):
         encoder(({"text": LONG}, 0))
 
 
@@ -148,7 +148,7 @@ def test_templates_go_by_name_and_rows_with_tools_have_their_own(
 
 def test_chats_without_a_template_say_what_to_do(tokenizer: Path, tmp_path: Path) -> None:
     encoder = Encoder(_config(tmp_path / "none", tokenizer, chat_template=None), DEFAULT)
-    with pytest.raises(Refused, match=r"has no chat template; give one by --data.chat_template"):
+    with pytest.raises(Refused, match=r"has no chat template; give one by --data\.chat_template"):
         encoder((chat("q", "a"), 0))
 
 

@@ -227,7 +227,10 @@ def test_a_saved_dataset_is_read_split_by_split(tmp_path: Path) -> None:
         read(str(tmp_path / "one"), split="test")
 
 
-def test_a_folder_is_read_in_order_and_split_by_its_names(tmp_path: Path) -> None:
+def test_a_folder_is_read_in_order_and_split_by_its_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     folder = tmp_path / "data"
     for name, number in (("b.jsonl", 2), ("a.json", 1), ("sub/c.csv", 3)):
         raw = b"text\nx3\n" if name.endswith("csv") else b'{"text": "x%d"}\n' % number
@@ -238,7 +241,10 @@ def test_a_folder_is_read_in_order_and_split_by_its_names(tmp_path: Path) -> Non
     write(folder, "test-00000.jsonl", b'{"text": "x4"}\n')
     write(folder, "train-00000.jsonl", b'{"text": "x5"}\n')
     assert [row["text"] for row in read(str(folder))] == ["x5"]
+    assert "reading the split train; 4 files are no part of it (as a.json)" in caplog.text
     assert [row["text"] for row in read(str(folder), split="test")] == ["x4"]
+    with pytest.raises(UserError, match="has the splits train, test, got 'dev'"):
+        read(str(folder), split="dev")
 
 
 def test_files_of_no_known_kind_in_a_folder_are_told_of(
@@ -271,6 +277,7 @@ def test_files_of_no_known_kind_in_a_folder_are_told_of(
         ("r.csv", b"a\n\xe9\n", "invalid UTF8"),
         ("r.txt", b"\xff\xfea\x00", "is UTF-16 text"),
         ("r.xlsx", b"PK\x03\x04", "is a zip archive"),
+        ("r.jinja", b"{% for m in messages %}", "cannot tell what .*r.jinja is"),
         ("r.bin", b"\x00\x01hello", "cannot tell what .*r.bin is, which begins with 'hello'"),
     ],
 )
@@ -354,8 +361,36 @@ def test_fingerprints_tell_of_names_and_content_but_not_of_folders(tmp_path: Pat
     assert fingerprint("large.jsonl", large[:20] + b"y" + large[21:]) != before
 
 
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    path = write(tmp_path, "r.jsonl", lines(ROWS))
-    blocked = write(tmp_path, "file", b"")
+def test_a_cache_that_cannot_be_written_is_said_where_it_is_needed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(folder=Path(write(tmp_path, "file", b"")) / "cache")
+    plain = write(tmp_path, "r.jsonl", lines(ROWS))
+    table = Inputs(paths=[plain], cache=cache).open()
+    assert [table[i] for i in range(len(table))] == ROWS
+    assert "keeping the index" in caplog.text
+    packed = write(tmp_path, "r.gz", gzip.compress(lines(ROWS)))
     with pytest.raises(UserError, match=r"cannot write .*--data\.cache_dir"):
-        Inputs(paths=[path], cache=Cache(folder=Path(blocked) / "cache")).open()
+        Inputs(paths=[packed], cache=cache).open()
+
+
+def test_a_dataset_of_the_hub_is_opened_by_name_configuration_and_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None, str | None]] = []
+
+    def load(path: str, name: str | None, split: str | None) -> Dataset:
+        asked.append((path, name, split))
+        return Dataset.from_list(TABLE)
+
+    monkeypatch.setattr("datasets.load_dataset", load)
+    monkeypatch.setattr("datasets.get_dataset_split_names", lambda path, name: ["test", "train"])
+    inputs = Inputs(mix=["owner/set:main:2", "owner/set:other"], cache=Cache(folder=tmp_path))
+    inputs.check()
+    assert len(inputs.open()) == 6
+    read(["squad"], split="train[:10%]")
+    assert asked == [
+        ("owner/set", "main", "train"),
+        ("owner/set", "other", "train"),
+        ("squad", None, "train[:10%]"),
+    ]

@@ -133,6 +133,19 @@ def test_rows_that_give_no_sample_are_counted_and_a_bad_one_ends_the_run(
     loader.close()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_that_is_cut_short_is_one_line(
+    tmp_path: Path, rows: Path, tokenizer: Path, workers: int
+) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(rows.read_bytes())[:-20])
+    loader = streamed(str(path), tokenizer, num_workers=workers)
+    with pytest.raises(UserError, match=r"rows\.jsonl\.gz is damaged or was cut short") as caught:
+        taken(loader, iter(loader), -1)
+    assert "\n" not in str(caught.value)
+    loader.close()
+
+
 def _of(**values: Any) -> Callable[[DataConfig], None]:
     def change(data: DataConfig) -> None:
         for name, value in values.items():
@@ -152,10 +165,11 @@ def _of(**values: Any) -> Callable[[DataConfig], None]:
     ],
 )
 def test_what_a_stream_cannot_do_is_said(
-    rows: Path, change: Callable[[DataConfig], None], line: str
+    rows: Path, tokenizer: Path, change: Callable[[DataConfig], None], line: str
 ) -> None:
     config = tiny()
     config.data.path, config.data.streaming = [str(rows)], True
+    config.hf_assets_path = str(tokenizer)
     change(config.data)
     with pytest.raises(UserError, match=line):
         config.validate()

@@ -25,7 +25,7 @@ class Case:
 
     def pattern(self) -> str:
         """As a regular expression."""
-        return re.sub(r"<[^<>]+>", ".+", re.escape(self.printed).replace("\\ ", " "))
+        return re.sub(r"<[^<>]+>", ".*", re.escape(self.printed).replace("\\ ", " "))
 
 
 CASES = {

@@ -33,7 +33,8 @@ def test_no_memory_names_the_shape_and_a_budget_that_fits(
     tmp_path: Path, data_args: list[str]
 ) -> None:
     args = [*data_args, "--data.odb.token_budget", "8192", "--module", "tests.titan.job.configs"]
-    result = Run(tmp_path, *args, "--config", "greedy", ranks=2).wait()
+    entry = "tests.titan.job.little_memory"
+    result = Run(tmp_path, *args, "--config", "greedy", ranks=2, entry=entry).wait()
     check("out of memory", result)
     assert (tmp_path / "logs" / "rank1.log").read_text().count("Traceback") >= 1
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.titan.runs import summary, train
 from titan_integration.errors import UserError
 from titan_integration.plan.command import main
-from titan_integration.plan.epoch import Cost, measure
+from titan_integration.plan.epoch import cost_of_model, measure
 from titan_integration.plan.memory import ModelShape, budget_in, shape_of_config, shape_of_folder
 from titan_integration.plan.methods import Steps, fixed, greedy_packed, length_sorted, online
 from titan_integration.plan.plan import Question, draw, num_epochs, recommend, simulate
@@ -24,6 +24,7 @@ METHODS: dict[str, Callable[..., Steps]] = {
     "sorted": partial(length_sorted, batch_size=3),
     "packed": partial(greedy_packed, budget=64),
     "ours": partial(online, budget=64, window=8),
+    "ours, packed": partial(online, budget=64, window=8, layout="packed"),
 }
 
 
@@ -35,20 +36,20 @@ def test_every_sample_is_in_an_epoch_once(name: str, lengths: list[int], ranks: 
         lengths
     )
     assert all(len(step) == ranks for step in steps)
-    if name in ("packed", "ours"):
-        size = sum if name == "packed" else (lambda group: len(group) * max(group))
+    if "packed" in name or name == "ours":
+        size = sum if "packed" in name else (lambda group: len(group) * max(group))
         assert all(size(g) <= 64 for step in steps for g in step if len(g) > 1)
 
 
 def test_work_is_that_of_the_slowest_rank() -> None:
-    cost = Cost(dim=100)
+    cost = cost_of_model(100)
     epoch = measure("x", [[[30, 60], [60]], [[60], []]], budget=120, cost=cost)
     row = 60 + 60 * 60 / 1200
     assert epoch.work == pytest.approx(2 * row + row)
     assert epoch.padding == pytest.approx(30 / 240)
     ideal = (3 * row + 30 + 900 / 1200) / 2
     assert epoch.efficiency == pytest.approx(ideal / epoch.work)
-    packed = measure("x", [[[30, 60], [60]]], budget=100, cost=cost, packed=True)
+    packed = measure("x", [[[30, 60], [60]]], budget=100, cost=cost, packed=True, least=100)
     assert packed.batch_tokens == 200
     assert packed.padding == pytest.approx(50 / 200)
 
@@ -119,7 +120,7 @@ def test_the_command_reports_draws_and_recommends(
     assert f"--data.path {','.join(paths)}" in said
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     methods = {epoch["method"] for epoch in report["plan"]}
-    assert {"ours, padded", "packed greedily"} <= methods
+    assert {"ours, padded", "ours, packed", "packed greedily"} <= methods
 
 
 def test_a_run_takes_the_steps_that_the_plan_says(

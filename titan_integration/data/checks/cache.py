@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def load(folder: Path, key: str) -> Checked | None:
         with np.load(folder / f"{key}.npz", allow_pickle=False) as stored:
             report = Report.from_dict(json.loads(stored["report"].tobytes()))
             counts = stored.get("counts")
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None  # Absent, of another version, or half written: the check is made again.
     return Checked(report, counts)
 

@@ -20,7 +20,6 @@ from typing import Any
 from titan_integration.data.encoding.chat_template import REASONING, ChatTemplate, Rendering
 from titan_integration.data.formats.document import Message, RowError
 
-SHORT = 16  # Messages; longer conversations have shapes of their own.
 MOST_SHAPES = 4096
 Span = tuple[int, int]
 _OPENED = re.compile(r"<(think|thinking|reasoning)>\s*\Z")
@@ -70,6 +69,12 @@ class Conversation:
         self._shape = tuple(
             (self._kind(message), i == 0 and bool(tools)) for i, message in enumerate(messages)
         )
+        self._later: list[frozenset[str]] = []
+        roles: frozenset[str] = frozenset()
+        for message in reversed(messages):
+            self._later.append(roles)
+            roles |= {message["role"]}
+        self._later.reverse()
 
     @property
     def full(self) -> Rendering:
@@ -120,37 +125,34 @@ class Conversation:
         """The full text and the spans that the model would write.
 
         Answers of one kind are taken to be written alike, so that only the first of each kind is
-        compared with what the model would see: the cost grows with the number of messages. So are
-        the answers of conversations of one shape.
+        compared with what the model would see: rendering grows with the number of messages.
         """
         shape = (self._shape, tuple(self.answers))
-        known = self.template.leads.get(shape, {})
-        if known is None:
+        if shape in self.template.leads:
             return None
         text = self.full.text.rstrip("\n")
-        leads: dict[Any, str | None] = dict(known)
         spans = []
         for i in self.answers:
-            span = self._span(i, text, leads)
+            span = self._span(i, text)
             if span is None:
-                self._remember(shape, None)
+                self._remember(shape, "")
                 return None
             spans.append(span)
-        if not known:
-            self._remember(shape, leads)
         return Rendered(text, tuple(spans), tuple(self.answers))
 
-    def _span(self, i: int, text: str, leads: dict[Any, str | None]) -> Span | None:
+    def _span(self, i: int, text: str) -> Span | None:
         """Where answer ``i`` is in the full text; None if that shows it otherwise."""
         if i not in self.full.turns:
             return None
         begin, end = self.full.turns[i]
-        kind = (self._shape[max(0, i - 1) : i + 1], self._shape[i + 1 : i + 2])
-        lead = leads.get(kind)
+        around = self._shape[max(0, i - 1) : i + 2]
+        kind = (i == 0, self._shape[0], around, self._later[i])
+        lead = self.template.leads.get(kind)
         if lead is None or not text.startswith(lead, begin):
-            lead = leads[kind] = self._verified_lead(i, text)
-        if lead is None:
-            return None
+            lead = self._verified_lead(i, text)
+            if lead is None:
+                return None
+            self._remember(kind, lead)
         stop = len(text) if i == self.answers[-1] else begin + len(text[begin:end].rstrip("\n"))
         return begin + len(lead), stop
 
@@ -167,11 +169,10 @@ class Conversation:
         alone = written.text[slice(*written.turns[i])].rstrip("\n")
         return prompt[begin:] if alone == text[begin:end].rstrip("\n") else None
 
-    def _remember(self, shape: Any, lead: Any) -> None:
-        if len(self.messages) <= SHORT:
-            if len(self.template.leads) >= MOST_SHAPES:
-                self.template.leads.clear()
-            self.template.leads[shape] = lead
+    def _remember(self, shape: Any, lead: str) -> None:
+        if len(self.template.leads) >= MOST_SHAPES:
+            self.template.leads.clear()
+        self.template.leads[shape] = lead
 
     def _marked(self) -> Rendered:
         full = self.full

@@ -78,7 +78,7 @@ class ChatTemplate:
                 "give another one by --data.chat_template FILE"
             ) from error
         self._special = dict(special)
-        self.leads: dict[Any, Any] = {}
+        self.leads: dict[Any, str] = {}
 
     def render(
         self, messages: list[Message], tools: list[Any] | None = None, *, prompt: bool = False

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from titan_integration.errors import UserError
+
 Message = dict[str, Any]
 Preference = Literal["refuse", "chosen"]
 
@@ -16,7 +18,7 @@ class RowError(ValueError):
         self.reason = reason
 
 
-class Refused(RowError):
+class Refused(RowError, UserError):
     """A row that stops the run until a person decides: what it asks for is never guessed."""
 
 

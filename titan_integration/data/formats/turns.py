@@ -6,7 +6,6 @@ from typing import Any
 
 from titan_integration.data.formats.calls import read_calls
 from titan_integration.data.formats.document import Document, Message, Reading, RowError
-from titan_integration.data.formats.fields import Fields
 from titan_integration.data.formats.parts import PLACEHOLDERS, read_content, refuse_media
 
 ROLES = {
@@ -30,6 +29,8 @@ ROLES = {
 CALL_ROLES = ("function_call", "tool_call")
 TRAIN_KEYS = ("train", "training", "weight", "loss", "loss_weight")
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+PLAIN_KEYS = frozenset(("role", "from", "content", "value"))
+READ_KEYS = PLAIN_KEYS | {"tool_calls", "function_call", *TRAIN_KEYS, *REASONING_KEYS}
 SYSTEM_COLUMNS = ("system", "system_prompt", "system_message")
 
 
@@ -86,34 +87,34 @@ def read_turn(turn: Any, roles: Mapping[str, str]) -> Turn:
     """
     if not isinstance(turn, dict):
         raise RowError("a message is not an object")
-    fields = Fields(turn)
-    name, role = _role(fields, roles)
-    content = read_content(fields.get("content" if fields.has("content") else "value"))
+    turn = {key: value for key, value in turn.items() if value is not None}
+    name, role = _role(turn, roles)
+    content = read_content(turn.get("content", turn.get("value")))
     message: Message = {"role": role, "content": content.text}
+    calls, reasoning = content.calls, content.reasoning
     if name in CALL_ROLES:
-        content.calls, message["content"] = read_calls(content.text) + content.calls, ""
-    if any(mark in content.text for mark in PLACEHOLDERS) and role != "assistant":
+        calls, message["content"] = read_calls(content.text) + calls, ""
+    if role != "assistant" and any(mark in content.text for mark in PLACEHOLDERS):
         raise refuse_media("images")
-    calls = content.calls + read_calls(
-        fields.get("tool_calls") or fields.get("function_call") or []
-    )
+    if not turn.keys() <= PLAIN_KEYS:
+        calls = calls + read_calls(turn.get("tool_calls") or turn.get("function_call") or [])
+        own = (turn[key] for key in REASONING_KEYS if isinstance(turn.get(key), str))
+        reasoning = reasoning or next(own, "")
     if calls:
         message["tool_calls"] = calls
-    reasoning = content.reasoning or next(
-        (text for key in REASONING_KEYS if isinstance(text := fields.get(key), str)), ""
-    )
     if reasoning:
         message["reasoning_content"] = reasoning
-    train = _train(fields)
+    train = _train(turn)
     unread = {"messages[].weight"} if train and role != "assistant" else set()
-    for key in fields.unread():
-        message.setdefault(key, turn[key])
+    for key in turn.keys() - READ_KEYS:
+        if turn[key] not in ("", [], {}):
+            message.setdefault(key, turn[key])
     return Turn(message, train, frozenset(unread))
 
 
-def _role(fields: Fields, roles: Mapping[str, str]) -> tuple[str, str]:
-    key = "role" if fields.has("role") else "from"
-    name = fields.get(key)
+def _role(turn: Message, roles: Mapping[str, str]) -> tuple[str, str]:
+    key = "role" if "role" in turn else "from"
+    name = turn.get(key)
     if not isinstance(name, str):
         raise RowError("a message has no role")
     known = roles.get(name, ROLES.get(name.lower()))
@@ -124,9 +125,9 @@ def _role(fields: Fields, roles: Mapping[str, str]) -> tuple[str, str]:
     raise RowError(f"no known role {name!r}; say what it is by --data.roles {name}=user")
 
 
-def _train(fields: Fields) -> bool | None:
+def _train(turn: Message) -> bool | None:
     """Whether the message says to train on it; None where it says nothing."""
-    said = [value for key in TRAIN_KEYS if (value := fields.get(key)) is not None]
+    said = [turn[key] for key in TRAIN_KEYS if key in turn]
     for value in said:
         if value not in (0, 1):
             raise RowError("a message's weight must be 0 or 1: loss is taken on all of it or none")

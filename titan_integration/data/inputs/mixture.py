@@ -34,7 +34,7 @@ class Source:
 
 
 class Place(NamedTuple):
-    """Where a row of a mixture comes from: its source, the how-manieth time, and its row there."""
+    """Where a row of a mixture comes from: its source, the repetition, and its row there."""
 
     source: int
     repetition: int

@@ -87,23 +87,23 @@ def _files_of(folder: Path, options: Options) -> list[str]:
     """Paths of a folder's files, in order; where names tell splits, of one of them."""
     from datasets.data_files import EmptyDatasetError, get_data_patterns, resolve_pattern
 
+    root = str(folder.resolve())
     try:
-        patterns = get_data_patterns(str(folder.resolve()))
+        patterns = {str(split): found for split, found in get_data_patterns(root).items()}
+        everything = set(resolve_pattern("**", root))
     except (FileNotFoundError, EmptyDatasetError):
         raise UserError(f"{folder} holds no file to read rows from") from None
-    splits = {str(split): found for split, found in patterns.items()}
-    if list(splits) == ["train"]:
-        if options.split not in (None, "train"):
-            no_split(str(folder), options)
-        split = "train"
-    else:
-        split = choose_split(str(folder), list(splits), options)
-        logger.info("%s has the splits %s: reading %s", folder, ", ".join(splits), split)
-    inside = set()
-    for pattern in splits[split]:
+    if list(patterns) == ["train"] and options.split not in (None, "train"):
+        no_split(str(folder), options)
+    split = choose_split(str(folder), list(patterns), options)
+    inside: set[str] = set()
+    for pattern in patterns[split]:
         with suppress(FileNotFoundError):  # not every spelling of a split is there
-            inside.update(resolve_pattern(pattern, str(folder.resolve())))
-    return sorted(str(folder / Path(path).relative_to(folder.resolve())) for path in inside)
+            inside.update(resolve_pattern(pattern, root))
+    if left := sorted(everything - inside):
+        others = f"{len(left)} files are no part of it (as {Path(left[0]).name})"
+        logger.info("%s: reading the split %s; %s", folder, split, others)
+    return sorted(str(folder / Path(path).relative_to(root)) for path in inside)
 
 
 def _open_all(name: str, paths: list[str], cache: Cache) -> Table:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from titan_integration.data.inputs.paths import STDIN, is_name, is_pipe
 from titan_integration.data.sources.files import BOM, HEAD
-from titan_integration.data.sources.kinds.compressed import compression_of
+from titan_integration.data.sources.kinds.compressed import BROKEN, compression_of
 from titan_integration.data.sources.kinds.saved import first_line
 from titan_integration.errors import UserError
 
@@ -25,7 +25,7 @@ class StreamedRow(NamedTuple):
 
 @dataclass(kw_only=True)
 class Lines:
-    """JSON lines of files and pipes, one after the other; every rank takes every so manieth row.
+    """JSON lines of files and pipes, one after the other; each rank takes its share of the rows.
 
     Read again from its start it gives the same rows, if the files and what writes into the pipes
     do; that is how it is resumed.
@@ -38,10 +38,13 @@ class Lines:
     def __iter__(self) -> Iterator[StreamedRow]:
         number = 0
         for path in self.paths:
-            for place, line in numbered_lines(path):
-                if number % self.world_size == self.rank:
-                    yield _parsed(place, line)
-                number += 1
+            try:
+                for place, line in numbered_lines(path):
+                    if number % self.world_size == self.rank:
+                        yield _parsed(place, line)
+                    number += 1
+            except UserError as error:  # as a row: an error of a thread would lose its type
+                yield StreamedRow(path, None, str(error))
 
 
 def numbered_lines(path: str) -> Iterator[tuple[str, bytes]]:
@@ -52,6 +55,8 @@ def numbered_lines(path: str) -> Iterator[tuple[str, bytes]]:
             for number, line in enumerate(_lines(blocks), start=1):
                 if line.strip():
                     yield f"{name}:{number}", line
+    except BROKEN as error:
+        raise UserError(f"{name} is damaged or was cut short: {error}") from error
     except OSError as error:
         raise UserError(f"cannot read {name}: {error.strerror or error}") from error
 
@@ -98,7 +103,7 @@ class Named:
         name: For messages.
         dataset: A ``datasets.IterableDataset``; resumed by its own state.
         rank: Data-parallel rank.
-        world_size: Data-parallel ranks; every so manieth row is this rank's.
+        world_size: Data-parallel ranks; this one takes rows ``rank, rank + world_size, ...``.
     """
 
     def __init__(self, name: str, dataset: Any, rank: int, world_size: int) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,10 @@ from titan_integration.errors import UserError
 logger = logging.getLogger(__name__)
 _SHOW_AFTER_S = 2.0
 _LOG_EVERY_S = 10.0
+
+
+class CacheError(UserError):
+    """The cache folder cannot be written, or its disk is full."""
 
 
 def default_folder() -> Path:
@@ -41,11 +46,12 @@ class Cache:
         """The file of that kind made from ``source``; ``make`` writes it to the path it is given.
 
         Raises:
-            UserError: The folder cannot be written, or the disk is full.
+            CacheError: The folder cannot be written, or the disk is full.
         """
         stat = source.stat()
         key = combine([kind, fingerprint_file(source), stat.st_mtime_ns])
-        made = self.folder / f"{source.name[:80]}.{key}.{kind}"
+        name = re.sub(r"[^\w.-]", "_", source.name, flags=re.ASCII)[:80]  # for people who look
+        made = self.folder / f"{name}.{key}.{kind}"
         if made.exists():
             return made
         try:
@@ -54,7 +60,7 @@ class Cache:
                 if not made.exists():
                     self._make(made, make)
         except OSError as error:
-            raise UserError(
+            raise CacheError(
                 f"cannot write {error.filename or made} (a file made from {source}): "
                 f"{error.strerror or error}; name another folder by --data.cache_dir"
             ) from error

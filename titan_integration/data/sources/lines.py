@@ -1,6 +1,7 @@
 """Tables of byte spans in a text file: JSON by line or by value, and plain text by line."""
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,11 +11,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from titan_integration.data.sources.cache import progress
+from titan_integration.data.sources.cache import CacheError, progress
 from titan_integration.data.sources.files import BOM, File, FileTable
 from titan_integration.data.sources.table import check_index
 from titan_integration.errors import UserError
 
+logger = logging.getLogger(__name__)
 Spans = npt.NDArray[np.int64]  # (rows, 2): first byte, bytes
 _BLOCK = 4 << 20
 _SPACE = 32  # no byte of a blank line is above it
@@ -89,15 +91,25 @@ def open_spans(
     *,
     by_line: bool,
 ) -> SpanTable:
-    """A table of what ``find`` finds, which is looked up if it was found before."""
+    """A table of what ``find`` finds, which is looked up if it was found before.
+
+    Where the cache cannot be written, what is found is kept in memory.
+    """
 
     def make(path: Path) -> None:
         with path.open("wb") as out, file.path.open("rb") as raw:
             for spans in find(raw, file):
                 spans.astype("<i8").tofile(out)
 
-    found = file.cache.made_from(file.path, kind, make)
-    spans = np.fromfile(found, "<i8") if not found.stat().st_size else np.memmap(found, "<i8", "r")
+    try:
+        found = file.cache.made_from(file.path, kind, make)
+    except CacheError as error:
+        logger.warning("keeping the index of %s in memory: %s", file.given, error)
+        with file.path.open("rb") as raw:
+            spans = np.concatenate([np.empty((0, 2), np.int64), *find(raw, file)])
+    else:
+        empty = not found.stat().st_size
+        spans = np.empty(0, "<i8") if empty else np.memmap(found, "<i8", "r")
     return SpanTable(file=file, spans=spans.reshape(-1, 2), read=read, by_line=by_line)
 
 

@@ -16,7 +16,8 @@ from titan_integration.data.sources.files import File
 from titan_integration.errors import UserError
 
 _CHUNK = 1 << 20
-_BROKEN = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile)
+# What the libraries raise on content that is damaged or cut short.
+BROKEN = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,7 @@ class Compression:
     Attributes:
         name: For messages.
         magic: First bytes of a file.
-        blocks: ``file -> its content block by block``; raises one of ``_BROKEN``.
+        blocks: ``file -> its content block by block``; raises one of ``BROKEN``.
     """
 
     name: str
@@ -88,7 +89,7 @@ def unpack(file: File, compression: Compression) -> File:
                 for block in compression.blocks(raw):
                     out.write(block)
                     shown.to(raw.tell())
-            except _BROKEN as error:
+            except BROKEN as error:
                 raise UserError(
                     f"{file.given} is damaged or was cut short ({compression.name}: {error}); "
                     "copy it here again"

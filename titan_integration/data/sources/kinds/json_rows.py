@@ -1,6 +1,7 @@
 """JSON in a file of any name: a value per line, a list of rows, ``{"data": [...]}``, one object."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -17,12 +18,14 @@ SUFFIXES = (".json", ".jsonl", ".ndjson")
 WRAPPERS = ("data", "rows")  # keys that a whole list of rows is found under
 _TURN_KEYS = ({"role", "content"}, {"from", "value"})
 _AT_ONCE = 4096
+# An object, or a list of objects, lists or texts: no template, and no text in brackets.
+_OPENING = re.compile(rb'\s*(\{\s*["}]|\[\s*[\[{"\]])')
 
 
 def is_json(file: File, head: bytes) -> bool:
     """The first value is an object or a list; or the name says JSON, and an error should too."""
     suffixes = {suffix.lower() for suffix in file.given.suffixes[-2:]}
-    return head.lstrip()[:1] in (b"{", b"[") or bool(suffixes & set(SUFFIXES))
+    return bool(_OPENING.match(head)) or bool(suffixes & set(SUFFIXES))
 
 
 def is_lines(file: File, head: bytes) -> bool:

@@ -1,0 +1,1 @@
+"""Runs of LLaMA-Factory in an environment of its own: ``make llamafactory``."""
