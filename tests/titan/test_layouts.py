@@ -81,6 +81,8 @@ def configured(make: Callable[[], OdbTrainer.Config], rows: Path, **changes: Any
     """A configuration with fields set by their dotted names, ``__`` for the dots."""
     config = make()
     config.data.path = [str(rows)]
+    config.hf_assets_path = str(rows.parent)
+    (rows.parent / "tokenizer.json").touch()
     for name, value in changes.items():
         *path, last = name.split("__")
         owner: Any = config
