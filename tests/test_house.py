@@ -17,7 +17,7 @@ PACKAGES = [
 ]
 MEDIAN, NINE_IN_TEN, LONGEST = 8, 20, 60  # lines of a function
 ENOUGH = 50  # functions of a package for which a median says something
-MODULE = 340  # lines
+MODULE = 350  # lines
 BLOCK = 6  # lines that may not stand anywhere else
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

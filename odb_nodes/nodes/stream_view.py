@@ -238,8 +238,9 @@ class StreamView(EpochSource[Any]):
             try:
                 self._next_item()
             except StopIteration:
-                told = f"state is {count} items into the stream, it now ends at {done}"
-                raise StateError(told) from None
+                raise StateError(
+                    f"state is {count} items into the stream, it now ends at {done}"
+                ) from None
             if done == 0 and self._by_state:
                 self._still.add(self._packed_state())
 

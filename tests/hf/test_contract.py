@@ -60,7 +60,9 @@ def test_private_methods_are_there_and_take_what_they_took(name: str) -> None:
     assert got == upstream.PRIVATE_METHODS[name], transformers.__version__
 
 
-@pytest.mark.parametrize(("owner", "line"), LINES, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("owner", "line"), LINES, ids=lambda value: getattr(value, "__qualname__", str(value))[:60]
+)
 def test_the_lines_that_are_built_on_are_still_there(owner: Any, line: str) -> None:
     assert line in inspect.getsource(owner), (
         f"transformers {transformers.__version__} no longer has {line!r}, which hf_integration "
