@@ -22,6 +22,7 @@ def parse() -> argparse.Namespace:
     for name, default in {**numbers, "max-steps": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--devices", type=int, default=1, help="CPU processes, for Lightning")
     return parser.parse_args()
 
 
