@@ -124,9 +124,10 @@ def test_the_full_size_configurations_are_in_the_wheel(
     code = """
 from titan_integration.configs import llama3, qwen3
 for make in (llama3.llama3_8b_sft, qwen3.qwen3_8b_sft):
-    print(make().data.odb.layout)
+    config = make()
+    print(config.data.odb.enable, config.data.odb.token_budget > 0)
 """
-    assert installed.evaluate(code, tmp_path).split() == ["packed", "packed"]
+    assert installed.evaluate(code, tmp_path).split() == ["True"] * 4
 
 
 @pytest.mark.parametrize("command", sorted(PROJECT["scripts"]))

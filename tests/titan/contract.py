@@ -124,6 +124,16 @@ PARAMETERS: Table = {
         "out_transform",
         "kwargs",
     ),
+    "VarlenAttention.forward": (
+        "self",
+        "q_BLNH",
+        "k_BLNH",
+        "v_BLNH",
+        "attention_masks",
+        "scale",
+        "out_transform",
+        "kwargs",
+    ),
     "torchtitan.components.metrics:build_device_memory_monitor": (),
     "train.main": (),
     "DeviceMemStats": (
