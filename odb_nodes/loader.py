@@ -271,7 +271,7 @@ class OdbLoader(NodeLoader[OdbBatch]):
     def _begin(self) -> None:
         loaded, chosen = self._loaded, self._chosen_epoch
         if loaded is None and self._iteration is not None and self._final is None and self._step:
-            logger.warning(
+            logger.info(
                 "epoch %d was left after step %d: what was left of it is not delivered any more; "
                 "load the loader's own state_dict() to go on in it",
                 self._epoch,

@@ -167,7 +167,7 @@ def test_a_peek_uses_up_nothing(prefetch: int) -> None:
 def test_a_break_goes_on_in_the_next_epoch_and_says_what_was_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with build() as loader:
+    with build() as loader, caplog.at_level(logging.INFO):
         for _ in loader:
             break
         assert {batch.info.epoch for batch in loader} == {1}

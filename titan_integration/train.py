@@ -49,6 +49,7 @@ def main() -> None:
 
 def _configuration() -> Any:
     from titan_integration.run.command_line import parse
+    from titan_integration.training.supported import check_tokenizer_folder
     from titan_integration.training.trainer import OdbTrainer
 
     if _rank() != 0 and {"-h", "--help", "--help-all"} & set(sys.argv):
@@ -56,6 +57,8 @@ def _configuration() -> Any:
     config = parse(sys.argv[1:], OdbTrainer.Config)
     if isinstance(config, OdbTrainer.Config):
         config.validate()
+        if config.data.has_rows:
+            check_tokenizer_folder(config.hf_assets_path)
     return config
 
 

@@ -114,7 +114,7 @@ def abandoned_collate(rank: int, size: int) -> Any:
         return 0
 
     found = outcome(train)
-    found["open"] = loader.align.exchange.open
+    found["open"] = loader.align.exchange.is_open
     dist.barrier()
     loader.shutdown()
     return found

@@ -15,6 +15,7 @@ from tests.titan.runs import Run, delivered, scalars, summary, train
 pytestmark = pytest.mark.timeout(900)  # several runs a test
 
 TAGS = {
+    "cost",
     "data_wait_s",
     "distinct_shapes",
     "dropped/empty",
@@ -22,6 +23,7 @@ TAGS = {
     "dropped/filtered",
     "dropped/overlong",
     "exchange_wait_s",
+    "fill",
     "idle_steps",
     "padded_tokens_per_s",
     "padding_ratio",
@@ -32,6 +34,7 @@ TAGS = {
     "samples_emitted",
     "samples_per_s",
     "samples_per_step",
+    "slowest_over_mean",
     "splits",
     "window_fill",
 }

@@ -14,7 +14,7 @@ def test_every_workload_gets_a_row_of_ratios(capsys: pytest.CaptureFixture[str])
     assert "cost of a document" in lines[0]
     rows = [line.split("|")[1:-1] for line in lines[2:]]
     assert [row[0].strip() for row in rows] == ["llava", "mmmix"]
-    assert all(float(cell) > 0 for row in rows for cell in row[1:])
+    assert all(float(cell) >= 0 for row in rows for cell in row[1:])
     assert set(COLUMNS) == {"padded", "first-fit", "packed"}
 
 

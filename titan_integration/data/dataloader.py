@@ -112,7 +112,7 @@ class OdbDataLoader(BaseDataLoader):
         self.totals = Totals()
         self.info: StepInfo | None = None
         self.sources: torch.Tensor | None = None
-        self.exhausted = False
+        self.exhausted = self._grown = False
         self.shapes: set[torch.Size] = set()
         self.load = Load()
         self._filler: tuple[torch.Tensor, torch.Tensor] | None = None  # ids and positions
@@ -169,7 +169,7 @@ class OdbDataLoader(BaseDataLoader):
                 self._deliver(batch, is_last_of_epoch=following is None)
                 yield self._to_titan(batch)
                 batch = following
-            if self.epoch_samples.end_epoch():
+            if self._grown:
                 self._renew_loader(self.totals.epochs_done)
 
     def filler(self) -> TitanBatch:
@@ -285,6 +285,7 @@ class OdbDataLoader(BaseDataLoader):
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
+            self._grown = self.epoch_samples.end_epoch()  # before it is saved
         self._note_end()
 
     def _note_sources(self, batch: OdbBatch) -> None:

@@ -118,7 +118,7 @@ def _configuration(args: Sequence[str]) -> Any:
 
 
 def _value(args: Sequence[str], flag: str) -> str | None:
-    for place, arg in enumerate(args):
+    for place, arg in reversed(list(enumerate(args))):  # the last one counts
         if arg == flag:
             return args[place + 1] if place + 1 < len(args) else None
         if arg.startswith(f"{flag}="):

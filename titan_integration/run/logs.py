@@ -93,7 +93,9 @@ class _Console(logging.Handler):
 
     def _is_shown(self, record: logging.LogRecord) -> bool:
         upstream = record.name.split(".")[0] in _UPSTREAM
-        return self.upstream or not upstream or record.levelno >= logging.ERROR
+        # Losses of validations are torchtitan's to print, and what a person looks for.
+        wanted = record.levelno >= logging.ERROR or "validate step" in record.getMessage()
+        return self.upstream or not upstream or wanted
 
 
 class _File(logging.FileHandler):

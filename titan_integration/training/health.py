@@ -38,7 +38,8 @@ class Step:
 
     def is_bad(self) -> torch.Tensor:
         """Whether a value is not finite, without waiting for the device."""
-        values = torch.stack([_local(value).float() for value in (*self.losses, *self.norms)])
+        found = (*self.losses, *self.norms)  # a pipeline gives a loss as a tensor of one value
+        values = torch.cat([_local(value).float().reshape(-1) for value in found])
         return ~values.isfinite().all()
 
     def told(self) -> tuple[float, float]:

@@ -29,7 +29,6 @@ from titan_integration.training.safe_steps import SafeSteps
 from titan_integration.training.schedule import SampleLRSchedulers
 from titan_integration.training.supported import (
     check_supported,
-    check_tokenizer_folder,
     default_checkpoint,
     default_training,
     length_multiple,
@@ -84,8 +83,6 @@ class OdbTrainer(Trainer):
         def validate(self) -> None:
             """Raise UserError on what cannot run; before any process group exists."""
             self.data.validate()
-            if self.data.has_rows:
-                check_tokenizer_folder(self.hf_assets_path)
             check_supported(self, self.data)
 
         def _odb_loader(self, data: DataConfig, purpose: str) -> OdbDataLoader.Config:

@@ -90,7 +90,7 @@ def test_a_configuration_that_is_not_there_is_one_line(args: list[str], words: s
 
 def test_the_list_of_configurations_holds_configurations_only() -> None:
     module: ModuleType = configs.llama3
-    assert configurations(module) == ["debug_odb", "debug_flex", "llama3_8b_sft"]
+    assert configurations(module) == ["debug_odb", "debug_flex", "debug_packed", "llama3_8b_sft"]
 
 
 def test_the_command_says_one_line_on_two_ranks(tmp_path: Path, data_args: list[str]) -> None:
@@ -136,7 +136,7 @@ def test_every_other_input_is_one_line_with_exit_code_2(
 def test_the_first_lines_say_what_is_trained_on_what(saved: Path) -> None:
     lines = (saved / "out.txt").read_text().splitlines()
     before = lines[: next(i for i, line in enumerate(lines) if " step 1 " in line)]
-    assert sum(bool(re.match(r"\d\d:\d\d:\d\d ", line)) for line in before) <= 6
+    assert sum(bool(re.match(r"\d\d:\d\d:\d\d ", line)) for line in before) <= 7
     said_first = "\n".join(before)
     for words in (
         "46,176 parameters",
