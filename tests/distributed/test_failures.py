@@ -277,7 +277,7 @@ def test_settings_that_differ_between_ranks_are_an_error_on_all_of_them(
 ) -> None:
     for rank in world:
         assert rank[name]["type"] == "PeerFailedError", rank[name]
-        assert "same settings" in rank[name]["args"][0]
+        assert "the ranks do not agree: " in rank[name]["args"][0]
         assert rank[name]["seconds"] < SOON_S
 
 
