@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,8 @@ def run_script(folder: Path, size: int, *args: str) -> list[tuple[int, str, str]
     """Exit status, stdout and stderr of the script on every rank."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
-    temporary = folder / "tmp"
-    temporary.mkdir()
+    # Short, as the path of a socket in it may have about 100 characters.
+    temporary = Path(tempfile.mkdtemp(prefix="odb-"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
     environment |= {"PYTHONWARNINGS": "error::ResourceWarning"}
     ranks = [
@@ -82,6 +83,7 @@ def run_script(folder: Path, size: int, *args: str) -> list[tuple[int, str, str]
         for rank in ranks:
             rank.kill()
     assert list(temporary.iterdir()) == []
+    temporary.rmdir()
     return found
 
 
