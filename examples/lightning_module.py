@@ -9,7 +9,7 @@ accumulates itself, tells the data what is trained, and keeps all ranks' states 
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lightning
@@ -57,6 +57,16 @@ class Steps:
         self._trained = state
 
 
+class Stateless:
+    """An iterable that shows nothing but its iterator."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._steps)
+
+
 class Module(lightning.LightningModule):
     """The model with its data."""
 
@@ -72,8 +82,9 @@ class Module(lightning.LightningModule):
         steps = Steps(make_loader(self.args), self.args.accumulation, self.trainer.world_size)
         self.steps, self.data = steps, SharedState(steps)  # type: ignore[arg-type]
 
-    def train_dataloader(self) -> Steps:
-        return self.steps
+    def train_dataloader(self) -> Iterable[dict[str, Any]]:
+        """Without a state of its own: Lightning would keep rank 0's alone."""
+        return Stateless(self.steps)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=self.args.rate)

@@ -17,7 +17,7 @@ from tests.helpers import run_loaders
 from tests.hf.worlds import world
 from tools import train_ddp
 
-RECIPES = ("accelerate_loop", "deepspeed_zero2", "fsdp2", "lightning_module")
+RECIPES = ("accelerate_loop", "fsdp2", "lightning_module")
 NUM_ROWS, ACCUMULATION, RATE = 40, 3, 0.5
 
 pytestmark = pytest.mark.timeout(600)
