@@ -115,14 +115,14 @@ def test_a_random_composition_is_exact_or_refused(
 ) -> None:
     size = sizes[0]
     make = partial(build, graph, first)
-    whole = [batches for batches, _ in InProcessWorld(size).run(partial(run, make, None, None))]
+    whole = [batches for batches, _ in InProcessWorld(size, timeout_s=200).run(partial(run, make, None, None))]
     states, heads = None, [[] for _ in range(size)]  # type: ignore[var-annotated]
     for steps in cuts:
         if len(heads[0]) + steps < len(whole[0]):
-            found = InProcessWorld(size).run(partial(run, make, states, steps))
+            found = InProcessWorld(size, timeout_s=200).run(partial(run, make, states, steps))
             heads = [head + batches for head, (batches, _) in zip(heads, found, strict=True)]
             states = [state for _, state in found]
-    found = InProcessWorld(size).run(partial(run, make, states, None))
+    found = InProcessWorld(size, timeout_s=200).run(partial(run, make, states, None))
     for head, (rest, _), expected in zip(heads, found, whole, strict=True):
         assert same_batches(head + rest, expected)
     if states is None or graph["quota"] is not None or not graph["join"]:
@@ -133,6 +133,6 @@ def test_a_random_composition_is_exact_or_refused(
         size = sizes[1]
         states = reshard_states(states, size)
     changed = partial(build, graph, second)
-    found = InProcessWorld(size).run(partial(run, changed, states, None))
+    found = InProcessWorld(size, timeout_s=200).run(partial(run, changed, states, None))
     after = [*chain(*map(ids, heads)), *chain(*(ids(batches) for batches, _ in found))]
     assert sorted(after) == sorted(seen)

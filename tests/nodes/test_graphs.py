@@ -186,7 +186,7 @@ def whole_run(graph: tuple[str, str], size: int, **align: Any) -> list[Any]:
                 states.append(loader.state_dict())
             return first, list(loader), states
 
-    return InProcessWorld(size).run(work)
+    return InProcessWorld(size, timeout_s=200).run(work)
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -206,7 +206,7 @@ def test_a_graph_resumes_exactly_at_every_step(graph: tuple[str, str], size: int
             )
 
     for step in range(steps + 1):
-        world = InProcessWorld(size)
+        world = InProcessWorld(size, timeout_s=200)
         assert all(world.run(lambda rank, t, step=step: resume(rank, t, step))), step  # type: ignore[misc]
 
 
@@ -225,10 +225,10 @@ def test_ranks_whose_sources_cycle_at_different_times_stay_together(size: int) -
                 states.append(loader.state_dict())
             return batches, list(loader), states
 
-    whole = InProcessWorld(size).run(cycled)
+    whole = InProcessWorld(size, timeout_s=200).run(cycled)
     steps = len(whole[0][0])
     for step in range(1, steps):
-        world = InProcessWorld(size)
+        world = InProcessWorld(size, timeout_s=200)
         found = world.run(lambda rank, t, step=step: cycled(rank, t, whole[rank][2][step - 1]))  # type: ignore[misc]
         for (first, second, _), (rest, after, _) in zip(whole, found, strict=True):
             assert same_batches(rest, first[step:])
