@@ -115,7 +115,10 @@ def test_a_random_composition_is_exact_or_refused(
 ) -> None:
     size = sizes[0]
     make = partial(build, graph, first)
-    whole = [batches for batches, _ in InProcessWorld(size, timeout_s=200).run(partial(run, make, None, None))]
+    whole = [
+        batches
+        for batches, _ in InProcessWorld(size, timeout_s=200).run(partial(run, make, None, None))
+    ]
     states, heads = None, [[] for _ in range(size)]  # type: ignore[var-annotated]
     for steps in cuts:
         if len(heads[0]) + steps < len(whole[0]):
