@@ -119,6 +119,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
             "arrived": self._arrived,
             "arrived_digest": self._arrived_digest,
             "overlong": self.num_overlong,
+            "exhausted": (self._exhausted or self._was_exhausted) and self._rebuilding is None,
             "filler": None if self.filler.refs is None else self.filler.refs[:],
             "filler_length": self.filler.length,
         }
@@ -146,6 +147,11 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
                 raise
             except BaseException as error:
                 raise as_error(error, f"while reading sample {self._arrived} of a pass") from error
+            if self._was_exhausted:
+                raise StateError(
+                    f"the source, a {type(self.source).__name__}, goes on after its end when it is "
+                    "resumed there: next() must raise StopIteration again until reset()"
+                )
             self._admit(item)
         if not self._seen_full:
             self._seen_full = True
@@ -230,7 +236,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self._held_tokens = self._held_loss_tokens = 0  # sums over what is in the window
         self._age = 0
         self._arrived = self._arrived_digest = 0
-        self._exhausted = False
+        self._exhausted = self._was_exhausted = False
         self.interrupted = False
         self.num_overlong = 0
         self.drops = DropLog()
@@ -318,6 +324,7 @@ class GroupingNode(BaseNode[list[list[Sample]]]):
         self.drops = DropLog.from_state(state["drops"])
         self._arrived, self.num_overlong = state["arrived"], state["overlong"]
         self._arrived_digest = state["arrived_digest"]
+        self._was_exhausted = state["exhausted"]
 
     def _restore_source(self, state: Any) -> None:
         try:

@@ -100,6 +100,7 @@ def _new_state(olds: list[AlignState], cursor: ViewCursor) -> AlignState:
         "arrived": 0,
         "arrived_digest": 0,
         "overlong": overlong,
+        "exhausted": False,
         "filler": None,
         "filler_length": 0,
     }

@@ -79,7 +79,8 @@ class WindowState(TypedDict):
 
     ``source`` is a ``MapperState`` where samples are held as positions, else the state of whatever
     node is there, packed (as it is in version 1). ``held_tokens`` and ``held_loss_tokens`` are sums
-    over the held samples, None where a state of version 1 had none.
+    over the held samples, None where a state of version 1 had none. ``exhausted`` says that a source
+    of other nodes had ended; a view knows by itself.
     """
 
     source: Any
@@ -90,6 +91,7 @@ class WindowState(TypedDict):
     arrived: int
     arrived_digest: int
     overlong: int
+    exhausted: bool
     filler: Refs | None
     filler_length: int
 
@@ -149,6 +151,7 @@ def check_window_state(state: Any) -> WindowState:
     for name in ("held_tokens", "held_loss_tokens"):
         if known[name] is not None:
             read_count(known, name, "window state")
+    _check_kind(known, "exhausted", bool, "window state")
     by_position = isinstance(known["held"], bytes)
     bound = view_cursor(known["source"]).num_samples if by_position else _NO_BOUND
     count_refs(known["held"], bound, "state 'held'")

@@ -41,7 +41,7 @@ def upgraded(state: dict[str, Any]) -> dict[str, Any]:
 def _from_version_1(state: dict[str, Any]) -> dict[str, Any]:
     settings, window, pending = state["settings"], state["source"], state["pending"]
     policy = settings["policy"]
-    window = {**window, "held_tokens": None, "held_loss_tokens": None}
+    window = {**window, "held_tokens": None, "held_loss_tokens": None, "exhausted": False}
     window["arrived_digest"] = _arrived_digest(state)
     if isinstance(window["held"], bytes):
         mapper = window["source"]

@@ -34,6 +34,7 @@ from odb_nodes import (
     SampleError,
     SampleMapper,
     SamplerView,
+    StateError,
     StreamView,
     WorkerDiedError,
     odb_loader,
@@ -100,7 +101,7 @@ class Cycler(BaseNode[Any]):
             return next(self.source)
         except StopIteration:
             self.cycles += 1
-            if self.cycles == self.max_cycles:
+            if self.max_cycles is not None and self.cycles >= self.max_cycles:
                 raise
         self.source.reset(None)
         return next(self.source)
@@ -186,7 +187,7 @@ def whole_run(graph: tuple[str, str], size: int, **align: Any) -> list[Any]:
                 states.append(loader.state_dict())
             return first, list(loader), states
 
-    return InProcessWorld(size, timeout_s=200).run(work)
+    return InProcessWorld(size, timeout_s=120).run(work)
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -206,8 +207,30 @@ def test_a_graph_resumes_exactly_at_every_step(graph: tuple[str, str], size: int
             )
 
     for step in range(steps + 1):
-        world = InProcessWorld(size, timeout_s=200)
+        world = InProcessWorld(size, timeout_s=120)
         assert all(world.run(lambda rank, t, step=step: resume(rank, t, step))), step  # type: ignore[misc]
+
+
+def test_a_source_that_goes_on_after_its_end_is_told_of_instead_of_read_for_ever() -> None:
+    class Forgetful(Cycler):
+        def next(self) -> Any:
+            if self.cycles == self.max_cycles:  # once more, and it is past the end
+                self.cycles = 0
+            return super().next()
+
+    BETWEEN["forgetful"] = lambda node, *_: Forgetful(node, 2)
+    try:
+        states = whole_run(("list", "forgetful"), 1)[0][2]
+
+        def resume(rank: int, transport: Any) -> Any:
+            with build(("list", "forgetful"), rank, transport) as loader:
+                loader.load_state_dict(states[-2])
+                with pytest.raises(StateError, match="a Forgetful, goes on after its end"):
+                    list(loader)
+
+        InProcessWorld(1, timeout_s=60).run(resume)
+    finally:
+        del BETWEEN["forgetful"]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -225,10 +248,10 @@ def test_ranks_whose_sources_cycle_at_different_times_stay_together(size: int) -
                 states.append(loader.state_dict())
             return batches, list(loader), states
 
-    whole = InProcessWorld(size, timeout_s=200).run(cycled)
+    whole = InProcessWorld(size, timeout_s=120).run(cycled)
     steps = len(whole[0][0])
     for step in range(1, steps):
-        world = InProcessWorld(size, timeout_s=200)
+        world = InProcessWorld(size, timeout_s=120)
         found = world.run(lambda rank, t, step=step: cycled(rank, t, whole[rank][2][step - 1]))  # type: ignore[misc]
         for (first, second, _), (rest, after, _) in zip(whole, found, strict=True):
             assert same_batches(rest, first[step:])
