@@ -79,8 +79,8 @@ class WindowState(TypedDict):
 
     ``source`` is a ``MapperState`` where samples are held as positions, else the state of whatever
     node is there, packed (as it is in version 1). ``held_tokens`` and ``held_loss_tokens`` are sums
-    over the held samples, None where a state of version 1 had none. ``exhausted`` says that a source
-    of other nodes had ended; a view knows by itself.
+    over the held samples, None where a state of version 1 had none. ``exhausted`` says that a
+    source of other nodes had ended; a view knows by itself.
     """
 
     source: Any
