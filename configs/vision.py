@@ -4,11 +4,14 @@ import dataclasses
 from importlib import import_module
 from typing import Any
 
+from configs.debug import debug_config
 from configs.models import with_dense_flex, with_documents
 from titan_integration.attention.documents import DocumentAttention
 from titan_integration.cpu import is_cpu_only
+from titan_integration.training.trainer import OdbTrainer
 from titan_integration.upstream import ModelSpec, VarlenAttention
 
+DEBUG_PIXELS = (4_096, 262_144)  # fewest and most of a picture
 FLAT_TOWERS = {  # name of a specification -> module and class
     "qwen3_5": ("qwen3_5", "FlatQwen35VisionEncoder"),
     "muse_glimmer": ("muse_glimmer", "FlatMuseGlimmerVisionEncoder"),
@@ -47,6 +50,16 @@ def for_cpu(spec: ModelSpec, *, masks: bool = False) -> ModelSpec:
                     layer.delta_net.kernel, DocumentDeltaKernel.Config
                 )
     return with_dense_flex(spec) if masks else with_documents(spec)
+
+
+def debug_pictures(spec: ModelSpec) -> OdbTrainer.Config:
+    """A run of minutes on two CPU cores, on the rows with pictures that ``make train-vl`` makes."""
+    config = debug_config(spec, hf_assets_path="outputs/pictures/tokenizer")
+    config.data.path = ["outputs/pictures/rows.jsonl"]
+    config.data.min_pixels, config.data.max_pixels = DEBUG_PIXELS
+    config.data.too_long = "drop"
+    config.training.seq_len = 4096  # the most that torchtitan's debug models take
+    return config
 
 
 def _flat_kind(name: str) -> Any:

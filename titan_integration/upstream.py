@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         OptimizersContainer,
         default_adamw,
     )
-    from torchtitan.components.tokenizer import HuggingFaceTokenizer, MultiModalTokenizer
+    from torchtitan.components.tokenizer import HuggingFaceTokenizer
     from torchtitan.components.validate import Validator
     from torchtitan.config import TORCH_DTYPE_MAP, ConfigManager, DebugConfig, TrainingConfig
     from torchtitan.hf_datasets.text_datasets import ChatDataset
@@ -50,22 +50,18 @@ if TYPE_CHECKING:
     from torchtitan.models.deepseek_v3 import model_registry as deepseek_v3_registry
     from torchtitan.models.gpt_oss import model_registry as gpt_oss_registry
     from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts
-    from torchtitan.models.kimi_k2_7 import KIMI_K2_5_SPECIAL_TOKENS
     from torchtitan.models.kimi_k2_7 import model_registry as kimi_k2_7_registry
     from torchtitan.models.kimi_k2_7.vision_encoder import KimiK25VisionEncoder
     from torchtitan.models.llama3 import config_registry as llama3_configs
     from torchtitan.models.llama3 import model_registry as llama3_registry
     from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock
     from torchtitan.models.muse_glimmer import model_registry as muse_glimmer_registry
-    from torchtitan.models.muse_glimmer.config_registry import MUSE_GLIMMER_SPECIAL_TOKENS
     from torchtitan.models.muse_glimmer.vision_encoder import (
         MuseGlimmerVisionEncoder,
         reorder_patch_vector,
     )
     from torchtitan.models.qwen3 import config_registry as qwen3_configs
     from torchtitan.models.qwen3 import model_registry as qwen3_registry
-    from torchtitan.models.qwen3_5 import QWEN3_5_SPECIAL_TOKENS
-    from torchtitan.models.qwen3_5 import config_registry as qwen3_5_configs
     from torchtitan.models.qwen3_5 import model_registry as qwen3_5_registry
     from torchtitan.models.qwen3_5.model import GatedDeltaKernel, GatedDeltaNet
     from torchtitan.models.qwen3_5.vision_encoder import Qwen35VisionEncoder
