@@ -16,9 +16,10 @@ from odb_nodes import (
     TokenBudget,
     odb_loader,
 )
+from odb_nodes.vision import vision_length
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.data.encoding.encoder import Encoder
-from titan_integration.data.pictures.collate import IDLE, PictureCollate, length_with_picture
+from titan_integration.data.pictures.collate import IDLE, PictureCollate
 
 Collate = Callable[[Sequence[Any]], dict[str, Any]]
 
@@ -102,7 +103,7 @@ def make_loader(
         token_budget=make_budget(odb, rounding),
         layout=make_layout(odb, cost),
         window=odb.window,
-        length=length_with_picture if pictures else None,
+        length=vision_length if pictures else None,
         filler=IDLE if pictures else None,
         num_workers=odb.num_workers,
         worker_method=odb.worker_method,

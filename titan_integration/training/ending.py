@@ -9,6 +9,7 @@ import torch.distributed as dist
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.errors import UserError
 from titan_integration.training.summary import Summary, by_source, coverage
+from titan_integration.vision.sheet import Sheet
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ def sum_up(
     wall_s: float,
     tokens_before: int,
     source_losses: Mapping[str, float],
+    sheet: Sheet | None = None,
 ) -> None:
     """Write and log the summary of a run that has ended; all ranks together.
 
@@ -82,6 +84,9 @@ def sum_up(
     if dist.get_rank() == 0:
         path = summary.write(config.dump_folder)
         logger.info(f"{summary.line()}; see {path}")
+        picture = None if sheet is None else sheet.save(config.dump_folder)
+        if picture is not None:
+            logger.info(f"the first batches, as the model saw them: {picture}")
     if config.data.odb.join and summary.coverage.startswith("wrong"):
         raise RuntimeError(f"coverage is {summary.coverage}")
 

@@ -313,6 +313,7 @@ class OdbTrainer(Trainer):
             wall_s=time.perf_counter() - self.started_at_s,
             tokens_before=self.started_tokens,
             source_losses=self.meter.source_losses,
+            sheet=None if self.tower_inputs is None else self.tower_inputs.sheet,
         )
 
     def _leave_folder(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from odb_nodes.vision import Geometry
 from titan_integration.data.config import DataConfig
@@ -32,7 +32,7 @@ class Family:
     patch: str = "patch_size"
     merge: str
     frames: str | None = None
-    order: str = "raster"
+    order: Literal["merge", "raster"] = "raster"
     has_grid_positions: bool = False
     start_token: str = "<|vision_start|>"
     image_token: str = "<|image_pad|>"

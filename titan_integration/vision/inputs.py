@@ -5,8 +5,9 @@ from typing import Any
 
 from torch.nn.utils.rnn import pad_sequence
 
-from odb_nodes.vision import to_pixel_values
+from odb_nodes.vision import Geometry, to_pixel_values
 from titan_integration.data.dataloader import OdbDataLoader
+from titan_integration.vision.sheet import Sheet
 
 PATCHES, GRIDS = "patches", "grid_thw"
 
@@ -19,7 +20,7 @@ def tower_inputs(loader: OdbDataLoader | None) -> "TowerInputs | None":
     tokenizer = loader.encoder.tokenizer
     return TowerInputs(
         flat=loader.config.flat_tower,
-        frames=vision.geometry.frames,
+        geometry=vision.geometry,
         special_tokens={
             "image_id": loader.encoder.image_id,
             # A model asks for it also where there are no films; no token has the id -1.
@@ -27,6 +28,7 @@ def tower_inputs(loader: OdbDataLoader | None) -> "TowerInputs | None":
             if vision.video_token == vision.image_token
             else tokenizer.token_to_id(vision.video_token) or -1,
         },
+        sheet=Sheet(vision.geometry, loader.encoder.image_id),
     )
 
 
@@ -36,13 +38,15 @@ class TowerInputs:
 
     Attributes:
         flat: Whether the tower takes pictures end to end; else they are padded to the largest.
-        frames: Of a patch; a picture is repeated.
+        geometry: Of the tower.
         special_tokens: Ids that the model asks for.
+        sheet: Keeps the first batches, for a person to look at.
     """
 
     flat: bool
-    frames: int
+    geometry: Geometry
     special_tokens: dict[str, int]
+    sheet: Sheet
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Keyword arguments of the model for a batch of the loader.
@@ -52,8 +56,9 @@ class TowerInputs:
         """
         if PATCHES not in inputs:
             return inputs
+        self.sheet.add(inputs)
         given = dict(inputs)
-        values = to_pixel_values(given.pop(PATCHES), self.frames)
+        values = to_pixel_values(given.pop(PATCHES), self.geometry)
         if self.flat:
             values = values[None]
         else:

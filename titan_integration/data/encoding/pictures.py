@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from odb_nodes.vision import Picture, picture_size
+from odb_nodes.vision import Picture, PictureError, picture_size
 from titan_integration.data.encoding.answers import Rendered
 from titan_integration.data.encoding.chat_template import ChatTemplate
 from titan_integration.data.encoding.tokenize import Encoded
@@ -88,7 +88,7 @@ class PictureTokens:
             source = source_of(reference, row, self._image_dir)
             height, width = picture_size(source)
             return Picture(source, self._vision.geometry.grid(height, width))
-        except PictureProblem as problem:
+        except (PictureProblem, PictureError) as problem:
             raise BadPicture(problem.reason, str(problem)) from problem
 
     def _word(self, template: ChatTemplate) -> str:

@@ -52,7 +52,13 @@ class PictureCollate:
         rounding = None
         if shape_buckets is not None:
             rounding = Rounding(multiple=PATCH_MULTIPLE, per_doubling=shape_buckets)
-        self._collate = VisionCollate(text, vision.geometry, encoder.image_id, rounding=rounding)
+        self._collate = VisionCollate(
+            text,
+            vision.geometry,
+            encoder.image_id,
+            rounding=rounding,
+            grid_positions=vision.has_grid_positions,
+        )
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """As the core's; ``num_pictures`` is 0 where there is the black one only.
@@ -63,11 +69,6 @@ class PictureCollate:
         counts = [len(sample["pictures"]) for sample in samples]
         batch |= {NUM_PICTURES: sum(counts), NUM_TEXTS: counts.count(0)}
         return batch
-
-
-def length_with_picture(sample: Mapping[str, Any]) -> int:
-    """Tokens of a sample; one more where it has no picture: the room of the black one."""
-    return len(sample["input_ids"]) + (not sample["pictures"])
 
 
 def padded_patches(grids: torch.Tensor, size: int, *, flat: bool) -> int:
