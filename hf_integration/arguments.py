@@ -19,7 +19,12 @@ class OdbArguments:
         ValueError: A value out of range.
     """
 
-    token_budget: int = _field(8192, "Most padded tokens per rank and batch: samples x longest.")
+    token_budget: int = _field(
+        8192, "Most tokens per rank and batch: samples x longest, or their sum if packed."
+    )
+    layout: Literal["auto", "padded", "packed"] = _field(
+        "auto", "How the collator lays samples: side by side, or end to end; auto: ask it."
+    )
     window: int = _field(1024, "Samples buffered per rank to choose from; more pads less.")
     policy: Literal["sliding", "tumbling"] = _field("sliding", "How ranks agree on their steps.")
     join: bool = _field(True, "Every sample of an epoch once; else end with the first empty rank.")
@@ -53,6 +58,7 @@ class OdbArguments:
 
 
 _CHOICES = {
+    "layout": ("auto", "padded", "packed"),
     "policy": ("sliding", "tumbling"),
     "overlong": ("alone", "drop", "raise"),
     "on_error": ("raise", "skip"),

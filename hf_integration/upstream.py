@@ -8,6 +8,7 @@ import inspect
 from typing import Any, cast
 
 from transformers import (
+    DataCollatorWithFlattening,
     PrinterCallback,
     ProgressCallback,
     Trainer,
@@ -37,6 +38,7 @@ __all__ = [
     "has_length",
     "inner_scheduler",
     "jit_callback",
+    "lays_end_to_end",
     "parallel_degrees",
     "preparer",
     "shifts_labels",
@@ -62,6 +64,12 @@ def preparer(trainer: Any, dataset: Any) -> tuple[Any, Any]:
     return dataset, trainer._get_collator_with_removed_columns(
         trainer.data_collator, description="training"
     )
+
+
+def lays_end_to_end(collator: Any) -> bool:
+    """Whether a collator says that it puts all samples into one row, without padding."""
+    flattens = isinstance(collator, DataCollatorWithFlattening)
+    return flattens or bool(getattr(collator, "padding_free", False))  # of TRL
 
 
 def unwrapped(trainer: Any) -> Any:

@@ -100,7 +100,7 @@ class Isolation:
         self._to_try -= 1
         with set_aside(key, look=not self._needed) as drawn:
             yield
-        if drawn:
+        if drawn and not self._needed:
             self._needed = True
             if self._shared:
                 logger.warning(

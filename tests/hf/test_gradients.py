@@ -8,9 +8,16 @@ import pytest
 import torch
 import torch.distributed as dist
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Trainer
+from transformers import (
+    DataCollatorWithFlattening,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Trainer,
+)
 from trl import SFTConfig, SFTTrainer
 
+from odb_nodes import PackCollate
 from odb_nodes.protocol.transport import gather
 from tests.hf import tiny
 from tests.hf.gradients import Checked, Report, all_labels, odb
@@ -82,6 +89,20 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any], int]] = {
         7,
     ),
     "padding-free": (tiny.llama, tiny.flatten, {}, {"gradient_accumulation_steps": 2}, 31),
+    "packed": (
+        tiny.llama,
+        DataCollatorWithFlattening(),
+        {},
+        {"gradient_accumulation_steps": 2},
+        31,
+    ),
+    "packed by our own collator, few rows": (
+        tiny.llama,
+        PackCollate(form="position_ids"),
+        ALONE,
+        {"gradient_accumulation_steps": 2},
+        7,
+    ),
     "gradient checkpointing": (
         tiny.llama,
         tiny.pad,

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Trainer
+from transformers import DataCollatorWithFlattening, Trainer
 
 from hf_integration import OdbTrainer
+from hf_integration.errors import Refusal
 from hf_integration.upstream import TrainerCallback
 from tests.hf import tiny
 from tests.hf.gradients import odb
@@ -179,3 +180,21 @@ def test_without_settings_everything_is_the_trainers_own(tmp_path: Path) -> None
     trainer.train()
     assert trainer.state.global_step == ROWS / 10
     assert not (tmp_path / "odb_summary.json").exists()
+
+
+def test_samples_are_laid_end_to_end_where_the_collator_does(tmp_path: Path) -> None:
+    """A flattening collator fills the budget by real tokens: fewer steps than padded ones."""
+    steps = {}
+    for layout in ("auto", "padded"):
+        trainer = build(tmp_path / layout, settings=odb(layout=layout))
+        trainer.data_collator = DataCollatorWithFlattening()
+        trainer.train()
+        steps[layout] = trainer.state.global_step
+        found = summary(tmp_path / layout)
+        assert (found["samples_emitted"], found["padding_ratio"]) == (ROWS, 0.0)
+    assert steps["auto"] < steps["padded"]
+
+
+def test_packed_samples_need_a_collator_that_packs(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match='layout="packed" needs a collator that lays samples'):
+        build(tmp_path, settings=odb(layout="packed")).train()

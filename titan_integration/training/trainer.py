@@ -237,7 +237,6 @@ class OdbTrainer(Trainer):
     def _plan(self, odb: OdbDataLoader) -> None:
         """The length of the run, as far as is known; a resume may change it."""
         data = self.config.data
-        logger.info(describe_batches(self.config, data, odb.config))
         assert isinstance(self.lr_schedulers, SampleLRSchedulers)
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
@@ -260,6 +259,7 @@ class OdbTrainer(Trainer):
             epochs, steps = self.config.data.num_epochs, self.config.training.steps
             logger.info(why_nothing_is_left(odb, epochs, step=self.step, steps=steps))
         elif dist.get_rank() == 0:
+            logger.info(describe_batches(self.config, self.config.data, odb.config))
             announce(
                 self.config,
                 odb,

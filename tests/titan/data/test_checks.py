@@ -86,6 +86,18 @@ def test_it_says_what_it_found(
         assert line in caplog.text
 
 
+def test_a_long_conversation_is_shown_with_where_its_targets_begin_and_end(
+    tmp_path: Path, encoder_for: Make
+) -> None:
+    turns = [f"{name}{i}: {'so it goes on and on ' * 60}" for i in range(20) for name in "qa"]
+    encoder = encoder_for(STABLE, max_len=1 << 20)
+    shown = _check(_table(tmp_path, [{"messages": chat(*turns)}]), encoder).report.shown
+    assert len(shown) < 3000
+    assert shown.count("[[") == shown.count("]]") == 4
+    assert "[[a0: so it" in shown
+    assert "[[a19: so it" in shown
+
+
 def test_a_passed_check_is_not_repeated_for_the_same_rows_and_settings(
     tmp_path: Path, encoder_for: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
