@@ -11,7 +11,7 @@ from titan_integration.cpu import is_cpu_only
 from titan_integration.training.trainer import OdbTrainer
 from titan_integration.upstream import ModelSpec, VarlenAttention
 
-DEBUG_PIXELS = (4_096, 262_144)  # fewest and most of a picture
+DEBUG_PIXELS = (4_096, 131_072)  # fewest and most of a picture
 FLAT_TOWERS = {  # name of a specification -> module and class
     "qwen3_5": ("qwen3_5", "FlatQwen35VisionEncoder"),
     "muse_glimmer": ("muse_glimmer", "FlatMuseGlimmerVisionEncoder"),
@@ -58,6 +58,7 @@ def debug_pictures(spec: ModelSpec) -> OdbTrainer.Config:
     config.data.path = ["outputs/pictures/rows.jsonl"]
     config.data.min_pixels, config.data.max_pixels = DEBUG_PIXELS
     config.data.too_long = "drop"
+    config.data.odb.token_budget = 2048
     config.training.seq_len = 4096  # the most that torchtitan's debug models take
     return config
 
