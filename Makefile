@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setup: 2/3 upgrading pip"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@echo "setup: 3/3 installing the packages of constraints.txt (torch takes minutes the first time)"
-	@$(BIN)/python -m pip install --constraint constraints.txt --editable '.[titan,hf,stacks,dev,bench,docs]'
+	@$(BIN)/python -m pip install --constraint constraints.txt --editable '.[titan,vision,hf,stacks,dev,bench,docs]'
 	@touch $@
 
 corpus: setup ## build the default training data, unless it is there
