@@ -91,13 +91,13 @@ class PackCollate:
         self._fill = {key: value for key, value in self.pad.items() if value is not None}
         self.max_documents = max_documents
         self._row = _rounding(pad_to_multiple_of)
-        self._document = _rounding(pad_documents_to)
+        self.pad_documents_to = _rounding(pad_documents_to)
         self._longest_padding = longest_padding
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate; see the class for the keys of the result."""
         columns, others, lengths = read_columns(samples, self.pad)
-        rows = self._split([self._document.up(length) for length in lengths])
+        rows = self._split([self.pad_documents_to.up(length) for length in lengths])
         size = self._row_size(rows)
         starts = [
             size * at + start

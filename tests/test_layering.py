@@ -17,6 +17,7 @@ LAYERS = (
     ("odb_nodes.nodes",),
     ("odb_nodes.loss", "odb_nodes.collate"),
     ("odb_nodes.pack",),
+    ("odb_nodes.vision",),
     ("odb_nodes.loader",),
     ("odb_nodes.build",),
     ("odb_nodes.shared_state",),
