@@ -237,7 +237,10 @@ def test_write_the_page(tmp_path: Path) -> None:
     PAGE.write_text(HEAD + "".join(rows))
 
 
-@pytest.mark.parametrize(("place", "name"), CASES)
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [pytest.param(*case, marks=pytest.mark.slow if case[1] == "blocks" else ()) for case in CASES],
+)
 def test_each_rank_sees_what_the_page_says(place: str, name: str, tmp_path: Path) -> None:
     before = threading.active_count()
     assert row_of(place, name, tmp_path) in PAGE.read_text()

@@ -192,6 +192,7 @@ def test_every_rank_runs_the_same_collectives(policy: str) -> None:
     assert all(other == calls[0] for other in calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_ranks_may_break_off_together_hundreds_of_times(prefetch: int) -> None:
     def work(rank: int, transport: Any) -> list[Any]:

@@ -84,6 +84,7 @@ def test_a_worker_process_that_dies_while_a_state_is_loaded_is_an_error_too() ->
             list(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_every_start_method_gives_the_same_batches(context: str) -> None:
     with build() as loader:
@@ -156,6 +157,7 @@ def test_a_loader_that_is_only_dropped_ends_its_threads() -> None:
     gc.collect()  # a loader and its iterator know each other: a cycle, which waits for a collection
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("method", ["thread", "process"])
 def test_a_loader_that_is_only_dropped_ends_its_workers(method: str, num_workers: int) -> None:
@@ -354,6 +356,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_cleanly_whatever_was_left_open() -> None:
     process = start(f"ENDINGS = {ENDINGS!r}\n{FORKS}")  # one import of torch for all
     said, complaints = process.communicate(timeout=200)
@@ -366,6 +369,7 @@ def test_the_interpreter_exits_cleanly_whatever_was_left_open() -> None:
     assert "Exception ignored" not in complaints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_do_not_outlive_a_parent_that_is_killed(how: signal.Signals) -> None:
     script = """
