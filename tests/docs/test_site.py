@@ -35,6 +35,7 @@ def test_every_page_of_the_docs_is_a_page_of_the_site(site: Path) -> None:
         assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).exists(), page
 
 
+@pytest.mark.slow
 def test_everything_public_is_in_the_reference(site: Path) -> None:
     reference = "".join(page.read_text() for page in (site / "api").glob("*.html"))
     for name in odb_nodes.__all__:

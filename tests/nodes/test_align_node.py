@@ -125,6 +125,7 @@ def test_a_quota_ends_at_the_first_step_that_reaches_it(
     assert max(epochs) >= (quota - 1) // 61  # as many passes as that takes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("join", [True, False])
 def test_a_quota_and_its_progress_are_part_of_the_state(policy: str, join: bool) -> None:

@@ -133,6 +133,7 @@ def test_loaders_that_are_alive_at_once_do_not_disturb_each_other() -> None:
         assert same_batches(column, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["thread", "process"])
 @pytest.mark.usefixtures("nothing_left")
 def test_breaking_off_and_iterating_again_leaves_nothing_behind(method: str) -> None:
@@ -269,6 +270,7 @@ def block(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "who"),
     [
