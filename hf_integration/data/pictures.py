@@ -9,6 +9,7 @@ from hf_integration.errors import Refusal
 from odb_nodes import PackCollate
 from odb_nodes.vision import Geometry, VisionCollate, to_pixel_values
 
+PATCHES = "patches"
 _NEEDED = ("patch_size", "merge_size", "temporal_patch_size", "size", "image_mean", "image_std")
 
 
@@ -98,6 +99,6 @@ class PictureCollate(VisionCollate):
             if device is not None and isinstance(value, torch.Tensor)
             else value
             for key, value in batch.items()
-            if key != "patches"
+            if key != PATCHES
         }
-        return moved | {"pixel_values": to_pixel_values(batch["patches"], self.geometry, device)}
+        return moved | {"pixel_values": to_pixel_values(batch[PATCHES], self.geometry, device)}
