@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CORPUS := outputs/corpus
+PICTURES := outputs/pictures
 REF := .venv-ref
 REF_STAMP := $(REF)/.installed
 LF := .venv-lf
@@ -22,7 +23,7 @@ OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 
 .DEFAULT_GOAL := help
-.PHONY: help llamafactory setup corpus train lint check test dist docs verify soak fuzz bench bench-quick quality clean
+.PHONY: help llamafactory setup corpus train pictures train-vl lint check test dist docs verify soak fuzz bench bench-quick quality clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -48,6 +49,14 @@ train: corpus ## train on the default data: GPUS=n ranks, ARGS="--training.steps
 	$(BIN)/python -m titan_integration.launch --standalone --nproc_per_node=$(GPUS) \
 		-m titan_integration.train --module configs.llama3 --config debug_odb \
 		--data.path $(CORPUS)/corpus.jsonl --data.odb.token_budget 4096 $(ARGS)
+
+pictures: setup ## build the default training data with pictures, unless it is there
+	@$(BIN)/python -m tools.pictures --out $(PICTURES)
+
+train-vl: pictures ## train on pages of code as pictures, mixed with texts: GPUS=n ranks, ARGS="..."
+	$(BIN)/python -m titan_integration.launch --standalone --nproc_per_node=$(GPUS) \
+		-m titan_integration.train --module configs.qwen3_5_vl --config debug_odb \
+		--data.path $(PICTURES)/rows.jsonl --hf_assets_path $(PICTURES)/tokenizer $(ARGS)
 
 lint: setup ## check style, formatting and types
 	$(BIN)/ruff check .
@@ -110,5 +119,5 @@ quality: corpus ## compare the loss reached with and without dynamic batches
 	$(BIN)/python -m tools.quality $(ARGS)
 
 clean: ## remove caches, packages and the default data; keeps .venv and the training runs
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(CORPUS)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(CORPUS) $(PICTURES)
 	find . -path './$(VENV)' -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

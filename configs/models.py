@@ -12,7 +12,11 @@ def with_vocab(spec: ModelSpec, vocab_size: int) -> ModelSpec:
     """Give an untrained model another vocabulary size; changes and returns ``spec``."""
     model: Any = spec.model
     model.vocab_size = vocab_size
-    model.tok_embeddings = dataclasses.replace(model.tok_embeddings, num_embeddings=vocab_size)
+    holder, name = model, "tok_embeddings"
+    if hasattr(model.tok_embeddings, "embedding"):  # with a norm behind it
+        holder, name = model.tok_embeddings, "embedding"
+    table = dataclasses.replace(getattr(holder, name), num_embeddings=vocab_size)
+    setattr(holder, name, table)
     model.lm_head = dataclasses.replace(model.lm_head, out_features=vocab_size)
     return spec
 

@@ -26,6 +26,7 @@ LAYERS = (
     ("titan_integration.errors", "titan_integration.process_groups"),
     ("titan_integration.upstream", "titan_integration.cpu", "titan_integration.source_loss"),
     ("titan_integration.data", "titan_integration.attention"),
+    ("titan_integration.vision",),
     ("titan_integration.plan",),
     ("titan_integration.run",),
     ("titan_integration.training",),

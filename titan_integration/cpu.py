@@ -12,9 +12,9 @@ from titan_integration import upstream
 
 
 def is_cpu_only() -> bool:
-    """Whether torch finds no accelerator here, so that :func:`patch` is needed."""
+    """Whether torch finds no accelerator here, so that :func:`patch` is needed, or was done."""
     device_type: str | None = torch._utils._get_available_device_type()
-    return device_type is None
+    return device_type in (None, "cpu")
 
 
 def patch() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         FlexAttention,
         ScaledDotProductAttention,
         VarlenAttention,
+        VarlenMetadata,
         create_varlen_metadata_for_document,
     )
     from torchtitan.models.common.config_utils import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         make_gqa_config,
     )
     from torchtitan.models.common.decoder import Decoder
+    from torchtitan.models.common.rope import CosSinRoPE
     from torchtitan.models.common.token_dispatcher import (
         DeepEPTokenDispatcher,
         HybridEPTokenDispatcher,
@@ -48,11 +50,21 @@ if TYPE_CHECKING:
     from torchtitan.models.deepseek_v3 import model_registry as deepseek_v3_registry
     from torchtitan.models.gpt_oss import model_registry as gpt_oss_registry
     from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts
+    from torchtitan.models.kimi_k2_7 import model_registry as kimi_k2_7_registry
+    from torchtitan.models.kimi_k2_7.vision_encoder import KimiK25VisionEncoder
     from torchtitan.models.llama3 import config_registry as llama3_configs
     from torchtitan.models.llama3 import model_registry as llama3_registry
     from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock
+    from torchtitan.models.muse_glimmer import model_registry as muse_glimmer_registry
+    from torchtitan.models.muse_glimmer.vision_encoder import (
+        MuseGlimmerVisionEncoder,
+        reorder_patch_vector,
+    )
     from torchtitan.models.qwen3 import config_registry as qwen3_configs
     from torchtitan.models.qwen3 import model_registry as qwen3_registry
+    from torchtitan.models.qwen3_5 import model_registry as qwen3_5_registry
+    from torchtitan.models.qwen3_5.model import GatedDeltaKernel, GatedDeltaNet
+    from torchtitan.models.qwen3_5.vision_encoder import Qwen35VisionEncoder
     from torchtitan.protocols.model_spec import ModelSpec
     from torchtitan.trainer import Trainer
 
@@ -122,10 +134,11 @@ def replace_for_cpu(*, memory_monitor: Any, create_block_mask: Any) -> None:
         create_block_mask: What builds flex attention's masks, compiled in torchtitan.
     """
     from torchtitan.components import metrics
-    from torchtitan.models.common import attention
+    from torchtitan.models.common import attention, vision_encoder
 
     metrics.build_device_memory_monitor = memory_monitor
     attention._compiled_create_block_mask = create_block_mask
+    vision_encoder.compiled_create_block_mask = create_block_mask  # before a tower imports it
 
 
 def run_main(config: Any) -> None:

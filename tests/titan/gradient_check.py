@@ -31,6 +31,7 @@ class CheckedTrainer(OdbTrainer):
         self.drawn: list[StepInfo] = []
         self.errors: list[float] = []
         self.num_idle: list[int] = []
+        self.report: dict[str, list[float]] = {}
         for optimizer in self.optimizers:
             optimizer.register_step_pre_hook(self._check)
 
@@ -48,7 +49,10 @@ class CheckedTrainer(OdbTrainer):
             return  # loading a checkpoint makes torchtitan step the optimizer once, without data
         model = self.model_parts[0]
         weights = {name: _full(p.detach()) for name, p in model.named_parameters()}
-        grads = {name: _full(p.grad) for name, p in model.named_parameters()}
+        grads = {
+            name: torch.zeros(()) if p.grad is None else _full(p.grad)
+            for name, p in model.named_parameters()
+        }
         indices = [view.index for info in self.drawn for view in info.views]
         idle = self.gradient_accumulation_steps - sum(not info.idle for info in self.drawn)
         self.drawn = []
@@ -60,7 +64,11 @@ class CheckedTrainer(OdbTrainer):
             distance = sum(float((grads[n].double() - wanted[n]).square().sum()) for n in wanted)
             size = sum(float(g.square().sum()) for g in wanted.values())
             self.errors.append((distance / size) ** 0.5)
+            self._note(wanted, grads)
             self.num_idle.append(sum(idle for _, idle in everyone))
+
+    def _note(self, wanted: dict[str, torch.Tensor], grads: dict[str, torch.Tensor]) -> None:
+        """For subclasses: compare more than the whole."""
 
     def _reference(
         self, weights: dict[str, torch.Tensor], indices: list[int]
@@ -90,14 +98,14 @@ def _full(tensor: Any) -> torch.Tensor:
     return whole.clone()
 
 
-def main() -> None:
+def main(kind: type[CheckedTrainer] = CheckedTrainer) -> None:
     """Train as the command line says."""
     config = ConfigManager().parse_args()
     config.validate()
-    trainer = CheckedTrainer(config)
+    trainer = kind(config)
     trainer.train()
     if dist.get_rank() == 0:
-        report = {"errors": trainer.errors, "idle": trainer.num_idle}
+        report = {"errors": trainer.errors, "idle": trainer.num_idle, **trainer.report}
         (Path(config.dump_folder) / "gradients.json").write_text(json.dumps(report))
     trainer.close()
     dist.destroy_process_group()

@@ -64,9 +64,10 @@ class DocumentAttention(VarlenAttention):
         enable_gqa: bool,
     ) -> torch.Tensor:
         """One document, ``[1, heads, length, head size]``."""
-        if self.window_size == (-1, 0):
+        left, right = self.window_size
+        if left < 0 and right <= 0:  # all that came before, or all of the document
             return F.scaled_dot_product_attention(
-                q, k, v, is_causal=True, scale=scale, enable_gqa=enable_gqa
+                q, k, v, is_causal=right == 0, scale=scale, enable_gqa=enable_gqa
             )
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=self._mask(q), scale=scale, enable_gqa=enable_gqa

@@ -1,5 +1,6 @@
 """The data section's batching as arguments of ``odb_nodes``, for rows by number and for streams."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +16,12 @@ from odb_nodes import (
     TokenBudget,
     odb_loader,
 )
+from odb_nodes.vision import vision_length
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.data.encoding.encoder import Encoder
+from titan_integration.data.pictures.collate import IDLE, PictureCollate
+
+Collate = Callable[[Sequence[Any]], dict[str, Any]]
 
 
 def make_rounding(odb: OdbConfig, *, multiple: int, max_len: int) -> Rounding:
@@ -52,14 +57,22 @@ def make_layout(odb: OdbConfig, cost: tuple[float, float]) -> Packed | Padded:
     return Padded(cost=Cost(*cost))
 
 
-def make_collate(odb: OdbConfig, rounding: Rounding, max_len: int) -> PadCollate | PackCollate:
+def make_collate(odb: OdbConfig, rounding: Rounding, encoder: Encoder) -> Collate:
     """Samples to tensors.
 
     Args:
         odb: Whose layout is decided.
         rounding: Of the length of rows.
-        max_len: Longest sample; models check the positions of padding, too.
+        encoder: Of the samples.
     """
+    text = _text_collate(odb, rounding, encoder.encoding.max_len)
+    if encoder.encoding.vision is None:
+        return text
+    return PictureCollate(text, encoder, odb.shape_buckets)
+
+
+def _text_collate(odb: OdbConfig, rounding: Rounding, max_len: int) -> PadCollate | PackCollate:
+    """``max_len`` is of the longest sample: models check the positions of padding, too."""
     if odb.layout != "packed":
         return PadCollate(pad_to_multiple_of=rounding, positions=True)
     return PackCollate(
@@ -83,13 +96,15 @@ def make_loader(
     world_size: int,
 ) -> OdbLoader:
     """``odb_loader`` on samples by number, as the section says."""
-    odb = data.odb
+    odb, pictures = data.odb, encoder.encoding.vision is not None
     return odb_loader(
         samples,
         encoder,
         token_budget=make_budget(odb, rounding),
         layout=make_layout(odb, cost),
         window=odb.window,
+        length=vision_length if pictures else None,
+        filler=IDLE if pictures else None,
         num_workers=odb.num_workers,
         worker_method=odb.worker_method,
         process_group=group,
@@ -101,7 +116,7 @@ def make_loader(
         policy=odb.policy,
         idle=odb.idle,
         overlong=odb.overlong,
-        collate=make_collate(odb, rounding, encoder.encoding.max_len),
+        collate=make_collate(odb, rounding, encoder),
         prefetch=odb.prefetch,
         pin_memory=torch.cuda.is_available(),
         on_error=odb.on_error,
@@ -111,8 +126,8 @@ def make_loader(
 
 def idle_batch(
     tensors: dict[str, torch.Tensor], positions: str, multiple: int | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and positions of an IDLE batch: as few as can be, where shapes may change.
+) -> dict[str, Any]:
+    """An IDLE batch without its labels: as few tokens as can be, where shapes may change.
 
     Args:
         tensors: Of a batch.
@@ -121,6 +136,6 @@ def idle_batch(
     """
     tokens = tensors["input_ids"]
     if multiple is None:
-        return tokens, tensors[positions]
+        return {"input_ids": tokens, positions: tensors[positions]}
     tokens = tokens[:1, :multiple].clone()
-    return tokens, torch.arange(tokens.shape[1]).expand_as(tokens)
+    return {"input_ids": tokens, positions: torch.arange(tokens.shape[1]).expand_as(tokens)}

@@ -9,6 +9,7 @@ from titan_integration.data.formats import NAMES
 from titan_integration.data.formats.document import Preference, Reading
 from titan_integration.data.inputs.open import Inputs
 from titan_integration.data.inputs.paths import check_path, is_pipe
+from titan_integration.data.pictures.vision import Vision
 from titan_integration.data.sources.cache import Cache
 from titan_integration.errors import UserError
 
@@ -147,6 +148,15 @@ class DataConfig:
     seed: int = 0
     """Of that order."""
 
+    image_dir: str | None = None
+    """What paths of pictures in rows are relative to; by default the folder of the row's file."""
+
+    min_pixels: int | None = None
+    """Smaller pictures are enlarged to this; by default as the model's own processor does."""
+
+    max_pixels: int | None = None
+    """Larger pictures are reduced to this: fewer patches, and fewer tokens in the text."""
+
     cache_dir: str | None = None
     """Where unpacked and converted files and indexes are kept; by default in the cache folder of
     Hugging Face datasets (``HF_HOME``). May be removed between runs."""
@@ -185,7 +195,9 @@ class DataConfig:
             raise UserError(
                 "data.validation_path and data.validation_fraction both hold out rows: set one"
             )
-        for name in ("max_samples", "epochs", "sample_quota"):
+        if self.image_dir is not None and not Path(self.image_dir).is_dir():
+            raise UserError(f"data.image_dir must be a folder, got {self.image_dir!r}")
+        for name in ("max_samples", "epochs", "sample_quota", "min_pixels", "max_pixels"):
             value = getattr(self, name)
             if value is not None:
                 _at_least(1, f"data.{name}", value)
@@ -209,8 +221,13 @@ class DataConfig:
             if seconds is not None and not seconds > 0:
                 raise UserError(f"data.{name} must be positive, got {seconds}; set --data.{name}")
 
-    def encoding(self, max_len: int) -> Encoding:
-        """What is done to rows for a model that takes ``max_len`` tokens. Raises UserError."""
+    def encoding(self, max_len: int, vision: Vision | None = None) -> Encoding:
+        """What is done to rows for a model that takes ``max_len`` tokens. Raises UserError.
+
+        Args:
+            max_len: Tokens of the longest sample.
+            vision: How the model takes pictures; None if it takes texts only.
+        """
         if self.format not in NAMES:
             raise UserError(f"data.format must be one of {', '.join(NAMES)}, got {self.format!r}")
         reading = Reading(
@@ -218,6 +235,7 @@ class DataConfig:
             columns=_pairs("columns", self.columns, "prompt=my_question"),
             roles=_pairs("roles", self.roles, "bot=assistant"),
             preference=self.preference,
+            pictures=vision is not None,
         )
         return Encoding(
             reading=reading,
@@ -225,6 +243,7 @@ class DataConfig:
             too_long=self.too_long,
             train_on=self.train_on,
             chat_template=self.chat_template,
+            vision=vision,
         )
 
     def _check_streaming(self) -> None:
@@ -245,8 +264,8 @@ class DataConfig:
                 "write its rows to a file, or let it send them as often as wanted"
             )
 
-    def inputs(self) -> Inputs:
-        """What is to be read, as these fields say."""
+    def inputs(self, *, pictures: bool = False) -> Inputs:
+        """What is to be read, as these fields say; ``pictures``: whether rows may name some."""
         return Inputs(
             paths=self.path,
             mix=self.mix,
@@ -255,6 +274,7 @@ class DataConfig:
             validation_fraction=self.validation_fraction,
             seed=self.seed,
             cache=Cache() if self.cache_dir is None else Cache(folder=Path(self.cache_dir)),
+            pictures=pictures,
         )
 
     @property

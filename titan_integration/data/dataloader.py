@@ -16,7 +16,7 @@ from odb_nodes import (
     reshard_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
-from titan_integration.data.batching import idle_batch, make_loader, make_rounding
+from titan_integration.data.batching import idle_batch, make_collate, make_loader, make_rounding
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.config import DataConfig
@@ -28,6 +28,8 @@ from titan_integration.data.input_watch import InputWatch, without_lengths
 from titan_integration.data.inputs.mixture import Mixture
 from titan_integration.data.inputs.origin import count_by_source, source_map
 from titan_integration.data.load import Load
+from titan_integration.data.pictures.collate import IDLE, NUM_PICTURES, NUM_TEXTS, padded_patches
+from titan_integration.data.pictures.vision import Vision
 from titan_integration.data.saved import Saved, explained
 from titan_integration.data.sources.index import SampleIndex
 from titan_integration.data.totals import Totals, merge, share
@@ -53,6 +55,7 @@ class OdbDataLoader(BaseDataLoader):
         info: What the batch delivered last holds.
         sources: Number of the source of each of its tokens (-1: of none), ``int64[B, L]``; None
             where there is one source only.
+        room: Tokens of that batch's count that are room for a black picture.
         exhausted: Whether no rank will get another batch in this run.
         shapes: Distinct shapes of this rank's batches since the process started.
     """
@@ -88,6 +91,12 @@ class OdbDataLoader(BaseDataLoader):
         """Loaders of different purposes exchange over different groups; "held_out" reads the rows
         that ``data.validation_fraction`` keeps from training."""
 
+        vision: Derived[Vision | None] = None
+        """How the model takes pictures; None if it takes texts only."""
+
+        flat_tower: Derived[bool] = False
+        """Whether its tower takes pictures end to end; else they are padded to the largest."""
+
         check_folder: Derived[str | None] = None
         """Keeps what the check of the rows found, for a resumed run."""
 
@@ -104,7 +113,8 @@ class OdbDataLoader(BaseDataLoader):
         self.config = config
         self.dp_rank, self.dp_world_size = dp_rank, dp_world_size
         self.rows = self._open_rows()
-        self.encoder = Encoder(tokenizer, config.data.encoding(max_len=seq_len))
+        encoding = config.data.encoding(max_len=seq_len, vision=config.vision)
+        self.encoder = Encoder(tokenizer, encoding)
         self.group = data_group("state", dp_rank, dp_world_size)
         self.inputs: InputWatch | None = None  # for training rows that have a number
         self.use(None)
@@ -112,10 +122,11 @@ class OdbDataLoader(BaseDataLoader):
         self.totals = Totals()
         self.info: StepInfo | None = None
         self.sources: torch.Tensor | None = None
+        self.room = 0
         self.exhausted = self._grown = False
         self.shapes: set[torch.Size] = set()
         self.load = Load()
-        self._filler: tuple[torch.Tensor, torch.Tensor] | None = None  # ids and positions
+        self._filler: dict[str, Any] | None = None
 
     def check(self) -> None:
         """Check tokenizer and rows, and count the samples that each row gives.
@@ -175,11 +186,12 @@ class OdbDataLoader(BaseDataLoader):
     def filler(self) -> TitanBatch:
         """An IDLE batch, to fill up the accumulation that the data ends in."""
         assert self._filler is not None
-        tokens, positions = self._filler
+        tensors = self._filler
+        tokens = tensors["input_ids"]
         self.totals.padded_tokens += tokens.numel()
         self.totals.idle_steps += 1
-        labels = torch.full_like(tokens, IGNORE_INDEX)
-        return {"input": tokens, "positions": positions}, labels
+        self._note_pictures(tensors, idle=True)
+        return self._inputs(tensors), torch.full_like(tokens, IGNORE_INDEX)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all ranks; they must call this together, on their main threads.
@@ -277,16 +289,37 @@ class OdbDataLoader(BaseDataLoader):
         labels = batch.tensors["labels"]
         self.totals.add(batch.info, labels.numel())
         self._note_sources(batch)
+        self._note_pictures(batch.tensors, idle=batch.info.idle)
         self.shapes.add(labels.shape)
         self.load.add(batch.info)
-        fixed = self.config.data.odb.shape == "fixed"
-        multiple = None if fixed else self.config.pad_to_multiple_of
-        self._filler = idle_batch(batch.tensors, self._positions, multiple)
+        if self._filler is None or self.config.vision is None:
+            self._filler = self._idle_batch(batch.tensors)
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
             self._grown = self.epoch_samples.end_epoch()  # before it is saved
         self._note_end()
+
+    def _idle_batch(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        odb = self.config.data.odb
+        if self.config.vision is not None:
+            return make_collate(odb, self._rounding(), self.encoder)([IDLE])
+        multiple = None if odb.shape == "fixed" else self.config.pad_to_multiple_of
+        return idle_batch(tensors, self._positions, multiple)
+
+    def _note_pictures(self, tensors: dict[str, Any], *, idle: bool) -> None:
+        if self.config.vision is None:
+            return
+        number, grids = tensors[NUM_PICTURES], tensors["grid_thw"]
+        self.room = 0 if idle else tensors[NUM_TEXTS]
+        self.totals.add_pictures(
+            pictures=number,
+            patches=int(grids.prod(-1).sum()) if number else 0,
+            padded_patches=padded_patches(
+                grids, len(tensors["patches"]), flat=self.config.flat_tower
+            ),
+            room=self.room,
+        )
 
     def _note_sources(self, batch: OdbBatch) -> None:
         names, odb = self.rows.names, self.config.data.odb
@@ -307,8 +340,16 @@ class OdbDataLoader(BaseDataLoader):
         self.exhausted = drained or filled
 
     def _to_titan(self, batch: OdbBatch) -> TitanBatch:
-        ids, positions = batch.tensors["input_ids"], batch.tensors[self._positions]
-        return {"input": ids, "positions": positions}, batch.tensors["labels"]
+        return self._inputs(batch.tensors), batch.tensors["labels"]
+
+    def _inputs(self, tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
+        inputs = {"input": tensors["input_ids"], "positions": tensors[self._positions]}
+        vision = self.config.vision
+        if vision is not None:
+            inputs |= {name: tensors[name] for name in ("patches", "grid_thw")}
+            if vision.has_grid_positions:
+                inputs["mrope_positions"] = tensors["positions3"]
+        return inputs
 
     def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
         states, totals = [], []
@@ -319,7 +360,8 @@ class OdbDataLoader(BaseDataLoader):
         return states, merge(totals)
 
     def _open_rows(self) -> Mixture:
-        return self.config.data.inputs().open(held_out=self.config.purpose == "held_out")
+        inputs = self.config.data.inputs(pictures=self.config.vision is not None)
+        return inputs.open(held_out=self.config.purpose == "held_out")
 
     def _rounding(self) -> Rounding:
         return make_rounding(

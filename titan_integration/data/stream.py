@@ -88,7 +88,7 @@ class OdbStreamLoader(OdbDataLoader):
         )
         return OdbLoader(
             align,
-            collate=make_collate(odb, self._rounding(), self.encoder.encoding.max_len),
+            collate=make_collate(odb, self._rounding(), self.encoder),
             prefetch=odb.prefetch,
             pin_memory=torch.cuda.is_available(),
         )

@@ -7,6 +7,16 @@ from typing import Any
 
 from odb_nodes.types import StepInfo
 
+_OF_A_RANK = (  # numbers that each rank counts for itself
+    "padded_tokens",
+    "idle_steps",
+    "splits",
+    "recirculated",
+    "pictures",
+    "patches",
+    "padded_patches",
+    "room",
+)
 DROP_REASONS = ("filtered", "overlong", "empty", "error")  # as odb_nodes counts them
 
 
@@ -16,7 +26,7 @@ class Totals:
 
     Attributes:
         samples: Samples trained on, all ranks.
-        tokens: Their real tokens, all ranks.
+        tokens: Their tokens, all ranks, with the room for black pictures.
         loss_tokens: Those of them that carry loss, all ranks.
         epochs_done: Whole epochs.
         padded_tokens: Tokens with padding of this rank's batches, IDLE ones included.
@@ -24,6 +34,10 @@ class Totals:
         dropped: Samples this rank left out, by reason; of whole epochs.
         splits: Extra groups this rank made by splitting to keep pace; of whole epochs.
         recirculated: Samples this rank offered but kept for a later round; of whole epochs.
+        pictures: In this rank's batches.
+        patches: Of these pictures.
+        padded_patches: What this rank's tower worked on, padding and black pictures included.
+        room: Tokens that samples of this rank without a picture count for a black one.
         by_source: Samples and tokens with loss that this rank trained on, by source; empty where
             there is one source only.
     """
@@ -37,6 +51,10 @@ class Totals:
     dropped: dict[str, int] = field(default_factory=dict)
     splits: int = 0
     recirculated: int = 0
+    pictures: int = 0
+    patches: int = 0
+    padded_patches: int = 0
+    room: int = 0
     by_source: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, info: StepInfo, padded_tokens: int) -> None:
@@ -46,6 +64,13 @@ class Totals:
         self.loss_tokens += info.total_num_loss_tokens
         self.padded_tokens += padded_tokens
         self.idle_steps += info.idle
+
+    def add_pictures(self, *, pictures: int, patches: int, padded_patches: int, room: int) -> None:
+        """Count what the tower gets of a delivered batch."""
+        self.room += room
+        self.pictures += pictures
+        self.patches += patches
+        self.padded_patches += padded_patches
 
     def add_source(self, name: str, samples: int, loss_tokens: int) -> None:
         """Count what a delivered batch holds of one source."""
@@ -62,9 +87,19 @@ class Totals:
         )
 
     @property
+    def real_tokens(self) -> int:
+        """Tokens of the samples; meaningful on merged counts, as the next ones."""
+        return self.tokens - self.room
+
+    @property
     def padding_ratio(self) -> float:
-        """Part of the batches' tokens that is padding; meaningful on merged counts."""
-        return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
+        """Part of the batches' tokens that is padding."""
+        return 1 - self.real_tokens / self.padded_tokens if self.padded_tokens else 0.0
+
+    @property
+    def tower_padding_ratio(self) -> float:
+        """Part of the tower's patches that is of no picture."""
+        return 1 - self.patches / self.padded_patches if self.padded_patches else 0.0
 
     @property
     def num_dropped(self) -> int:
@@ -76,11 +111,8 @@ def merge(totals: Sequence[Totals]) -> Totals:
     """The counts of all ranks as one: what is counted a rank is summed, the rest is equal."""
     return replace(
         totals[0],
-        padded_tokens=sum(t.padded_tokens for t in totals),
-        idle_steps=sum(t.idle_steps for t in totals),
+        **{name: sum(getattr(t, name) for t in totals) for name in _OF_A_RANK},
         dropped=dict(sum((Counter(t.dropped) for t in totals), Counter())),
-        splits=sum(t.splits for t in totals),
-        recirculated=sum(t.recirculated for t in totals),
         by_source={
             name: [sum(column) for column in zip(*counts, strict=True)]
             for name in totals[0].by_source
@@ -93,5 +125,4 @@ def share(merged: Totals, rank: int) -> Totals:
     """Undo :func:`merge` for one rank of any world: rank 0 goes on with the summed counts."""
     if rank == 0:
         return replace(merged, dropped=dict(merged.dropped), by_source=dict(merged.by_source))
-    nothing = {"padded_tokens": 0, "idle_steps": 0, "splits": 0, "recirculated": 0}
-    return replace(merged, dropped={}, by_source={}, **nothing)
+    return replace(merged, dropped={}, by_source={}, **dict.fromkeys(_OF_A_RANK, 0))

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.errors import UserError
 from titan_integration.training.summary import Summary, by_source, coverage
+from titan_integration.vision.sheet import Sheet
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ def sum_up(
     wall_s: float,
     tokens_before: int,
     source_losses: Mapping[str, float],
+    sheet: Sheet | None = None,
 ) -> None:
     """Write and log the summary of a run that has ended; all ranks together.
 
@@ -68,9 +70,12 @@ def sum_up(
         steps=steps,
         idle_steps=totals.idle_steps,
         padding_ratio=totals.padding_ratio,
-        real_tokens=totals.tokens,
+        real_tokens=totals.real_tokens,
         padded_tokens=totals.padded_tokens,
-        real_tokens_per_s=(totals.tokens - tokens_before) / wall_s,
+        real_tokens_per_s=(totals.real_tokens - tokens_before) / wall_s,
+        pictures=totals.pictures,
+        patches=totals.patches,
+        tower_padding_ratio=totals.tower_padding_ratio,
         wall_s=wall_s,
         world_size=odb.dp_world_size,
         resumed_from=resumed_from,
@@ -79,6 +84,9 @@ def sum_up(
     if dist.get_rank() == 0:
         path = summary.write(config.dump_folder)
         logger.info(f"{summary.line()}; see {path}")
+        picture = None if sheet is None else sheet.save(config.dump_folder)
+        if picture is not None:
+            logger.info(f"the first batches, as the model saw them: {picture}")
     if config.data.odb.join and summary.coverage.startswith("wrong"):
         raise RuntimeError(f"coverage is {summary.coverage}")
 

@@ -29,6 +29,16 @@ _MEANS = (  # over ranks; the others are sums
     "slowest_over_mean",
 )
 
+_COUNTS = (  # of this rank, since the last log
+    "idle_steps",
+    "splits",
+    "recirculated",
+    "room",
+    "pictures",
+    "patches",
+    "padded_patches",
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
@@ -156,10 +166,11 @@ class OdbMetricsProcessor(MetricsProcessor):
             dist.all_reduce(most, dist.ReduceOp.MAX, group=self._loader.group)
         total = dict(zip(own, sums.tolist(), strict=True))
         seconds = now.time_s - last.time_s
-        tokens = now.totals.tokens - last.totals.tokens
+        tokens = now.totals.tokens - last.totals.tokens - int(total.pop("room"))
         samples = now.totals.samples - last.totals.samples
         padded, world = total.pop("padded"), self._loader.dp_world_size
         goal = self._goal(int(total["samples_dropped"]))
+        tower = self._tower(total, seconds)
         means = {name: total.pop(name) / world for name in _MEANS}
         losses = self._source_loss.take(self._loader.group)
         self.source_losses |= losses
@@ -173,7 +184,22 @@ class OdbMetricsProcessor(MetricsProcessor):
             "odb/samples_emitted": now.totals.samples,
             "odb/run_fraction": now.totals.samples / goal if goal else 0,
             "odb/distinct_shapes": len(self._loader.shapes),
+            **tower,
             **{f"odb/{name}": value for name, value in (total | means).items()},
+        }
+
+    def _tower(self, total: dict[str, float], seconds: float) -> dict[str, float]:
+        """Metrics of pictures, taken out of the sums over ranks; none for a model without them."""
+        assert self._loader is not None
+        pictures, patches, padded = (
+            total.pop(name) for name in ("pictures", "patches", "padded_patches")
+        )
+        if self._loader.config.vision is None:
+            return {}
+        return {
+            "odb/pictures_per_s": pictures / seconds,
+            "odb/patches_per_s": patches / seconds,
+            "odb/tower_padding_ratio": 1 - patches / padded if padded else 0.0,
         }
 
     def _own(self, last: Snapshot, now: Snapshot) -> dict[str, float]:
@@ -183,9 +209,7 @@ class OdbMetricsProcessor(MetricsProcessor):
         was, totals = last.totals, now.totals
         return {
             "padded": totals.padded_tokens - was.padded_tokens,
-            "idle_steps": totals.idle_steps - was.idle_steps,
-            "splits": totals.splits - was.splits,
-            "recirculated": totals.recirculated - was.recirculated,
+            **{name: getattr(totals, name) - getattr(was, name) for name in _COUNTS},
             "samples_dropped": totals.num_dropped,
             **{f"source/{n}/samples": totals.by_source.get(n, [0, 0])[0] for n in self._names()},
             **{

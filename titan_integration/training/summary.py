@@ -27,6 +27,9 @@ class Summary:
         real_tokens: Tokens without padding.
         padded_tokens: Tokens with padding.
         real_tokens_per_s: Of all ranks together.
+        pictures: Trained on; 0, as the next two, where the model takes none.
+        patches: Of these pictures.
+        tower_padding_ratio: Part of what the vision tower worked on that was of no picture.
         wall_s: Seconds of training.
         world_size: Data-parallel ranks.
         resumed_from: Step whose checkpoint the last process began with; None: from scratch.
@@ -48,6 +51,9 @@ class Summary:
     wall_s: float
     world_size: int
     resumed_from: int | None
+    pictures: int = 0
+    patches: int = 0
+    tower_padding_ratio: float = 0.0
     sources: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def write(self, folder: str) -> Path:
@@ -61,9 +67,15 @@ class Summary:
 
     def line(self) -> str:
         """The outcome in one line."""
+        pictures = (
+            f", {self.pictures:,} pictures, tower padding {self.tower_padding_ratio:.1%}"
+            if self.pictures
+            else ""
+        )
         return (
             f"{self.samples_emitted:,} samples in {self.steps:,} steps, coverage {self.coverage}, "
             f"padding {self.padding_ratio:.1%}, {self.real_tokens_per_s:,.0f} real tokens/s"
+            f"{pictures}"
         )
 
 

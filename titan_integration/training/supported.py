@@ -1,10 +1,13 @@
 """What torchtitan 0.3 cannot do with batches of changing shape: refused before it starts."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from titan_integration.attention.dense import DenseFlexAttention
 from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
+from titan_integration.data.dataloader import OdbDataLoader
+from titan_integration.data.stream import OdbStreamLoader
 from titan_integration.errors import UserError
 from titan_integration.training.batches import has_sdpa, is_fixed, layout_of, uses
 from titan_integration.training.metrics import OdbMetricsProcessor
@@ -21,6 +24,8 @@ from titan_integration.upstream import (
     Trainer,
     TrainingConfig,
 )
+from titan_integration.vision.families import is_flat, is_recurrent, tower_of, vision_of
+from titan_integration.vision.parts import check_parts
 
 _FIXED = "--data.odb.layout packed --data.odb.shape fixed"  # what lifts the bans on changing shapes
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
@@ -49,6 +54,21 @@ def length_multiple(config: Trainer.Config, wanted: int) -> int:
     return math.lcm(*needs)
 
 
+def loader_config(config: Trainer.Config, data: DataConfig, purpose: str) -> OdbDataLoader.Config:
+    """The loader of ``data``, for what the model and its parallelism ask."""
+    model = config.model_spec.model if config.model_spec is not None else None
+    kind = OdbStreamLoader if data.streaming else OdbDataLoader
+    return kind.Config(
+        data=replace(data, odb=replace(data.odb, layout=layout_of(config, data))),
+        pad_to_multiple_of=length_multiple(config, data.odb.pad_to_multiple_of),
+        vocab_size=getattr(model, "vocab_size", None),
+        vision=vision_of(config.model_spec, data),
+        flat_tower=is_flat(tower_of(config.model_spec)),
+        purpose=purpose,
+        check_folder=str(Path(config.dump_folder) / "row_checks"),
+    )
+
+
 def check_tokenizer_folder(folder: str) -> None:
     """Raise UserError unless there is a tokenizer in the folder."""
     path = Path(folder)
@@ -74,6 +94,7 @@ def check_supported(config: Trainer.Config, data: DataConfig) -> None:
             f"training.seq_len must be at most {longest} (the model's longest sequence), got "
             f"{config.training.seq_len}; set --training.seq_len {longest}"
         )
+    _check_pictures(config, data)
     _check_excluded(config)
     _check_validation(config, data)
     if not data.odb.enable:
@@ -98,6 +119,35 @@ def _check_schedule(config: Trainer.Config, data: DataConfig) -> None:
             "does not say: set --data.sample_quota, or --lr_scheduler.unit steps with "
             "--training.steps"
         )
+
+
+def _check_pictures(config: Trainer.Config, data: DataConfig) -> None:
+    """What pictures ask of the model, and models that take pictures of the rest."""
+    if tower_of(config.model_spec) is None:
+        for name in ("image_dir", "min_pixels", "max_pixels"):
+            if getattr(data, name) is not None:
+                raise UserError(f"data.{name} is for models that take pictures: leave it out")
+        if getattr(config, "freeze", None):
+            raise UserError("freeze names parts of models that take pictures: leave it out")
+        return
+    check_parts(getattr(config, "freeze", []))
+    for what, wrong, remedy in (
+        ("batches of torchtitan's loader", not data.odb.enable, "leave --data.odb.no-enable out"),
+        ("a stream", data.streaming, "leave --data.streaming out"),
+        ("batches of fixed shape", is_fixed(config, data), "leave --data.odb.shape out"),
+        (
+            "a pipeline",
+            config.parallelism.pipeline_parallel_degree > 1,
+            "set --parallelism.pipeline_parallel_degree 1",
+        ),
+        (
+            "attention without document masks beside linear attention",
+            has_sdpa(config) and is_recurrent(config.model_spec),
+            "take flex or varlen attention",
+        ),
+    ):
+        if wrong:
+            raise UserError(f"a model that takes pictures cannot have {what}: {remedy}")
 
 
 def _check_excluded(config: Trainer.Config) -> None:

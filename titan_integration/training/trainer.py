@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,12 @@ from titan_integration.data.config import UNLIMITED_STEPS, DataConfig
 from titan_integration.data.dataloader import OdbDataLoader, TitanBatch
 from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.stock import StockDataLoader
-from titan_integration.data.stream import OdbStreamLoader
 from titan_integration.errors import UserError
 from titan_integration.run.failures import explain, first_line
 from titan_integration.run.guard import Guard, make_writable
 from titan_integration.source_loss import SourceLoss
 from titan_integration.training.announce import announce
-from titan_integration.training.batches import cost_of, describe_batches, layout_of
+from titan_integration.training.batches import cost_of, describe_batches
 from titan_integration.training.ending import sum_up, why_nothing_is_left
 from titan_integration.training.metrics import OdbMetricsProcessor
 from titan_integration.training.safe_steps import SafeSteps
@@ -31,7 +30,7 @@ from titan_integration.training.supported import (
     check_supported,
     default_checkpoint,
     default_training,
-    length_multiple,
+    loader_config,
 )
 from titan_integration.training.validator import OdbValidator, validation_data
 from titan_integration.upstream import (
@@ -43,6 +42,8 @@ from titan_integration.upstream import (
     TrainingConfig,
     Validator,
 )
+from titan_integration.vision.inputs import TowerInputs, tower_inputs
+from titan_integration.vision.parts import freeze
 
 logger = logging.getLogger(__name__)
 
@@ -67,39 +68,33 @@ class OdbTrainer(Trainer):
         training: TrainingConfig = field(default_factory=default_training)
         checkpoint: BaseCheckpointManager.Config = field(default_factory=default_checkpoint)
         validator: Validator.Config = field(default_factory=OdbValidator.Config)
+        freeze: list[str] = field(default_factory=list)
+        """Parts that stay as they are: tower, projector or language_model, of a model that takes
+        pictures (a,b)."""
 
         def __post_init__(self) -> None:
             Trainer.Config.__post_init__(self)
             if type(self.tokenizer) is HuggingFaceTokenizer.Config:
                 self.tokenizer = ChatTokenizer.Config()  # Takes any chat template.
             if self.data.has_rows and self.data.odb.enable:
-                self.dataloader = self._odb_loader(self.data, "train")
+                self.dataloader = loader_config(self, self.data, "train")
             elif self.data.has_rows:
                 self.dataloader = StockDataLoader.Config(data=self.data)
             if self.data.has_validation:
                 purpose = "validation" if self.data.validation_path else "held_out"
-                self.validator.dataloader = self._odb_loader(validation_data(self.data), purpose)
+                held_out = validation_data(self.data)
+                self.validator.dataloader = loader_config(self, held_out, purpose)
 
         def validate(self) -> None:
             """Raise UserError on what cannot run; before any process group exists."""
             self.data.validate()
             check_supported(self, self.data)
 
-        def _odb_loader(self, data: DataConfig, purpose: str) -> OdbDataLoader.Config:
-            model = self.model_spec.model if self.model_spec is not None else None
-            kind = OdbStreamLoader if data.streaming else OdbDataLoader
-            return kind.Config(
-                data=replace(data, odb=replace(data.odb, layout=layout_of(self, data))),
-                pad_to_multiple_of=length_multiple(self, data.odb.pad_to_multiple_of),
-                vocab_size=getattr(model, "vocab_size", None),
-                purpose=purpose,
-                check_folder=str(Path(self.dump_folder) / "row_checks"),
-            )
-
     config: Config
     odb: OdbDataLoader | None
     nothing_left: bool
     steps: SafeSteps
+    tower_inputs: TowerInputs | None
 
     def __init__(self, config: Config) -> None:
         parts: list[Any] = [config.dataloader, config.validator.dataloader]
@@ -118,6 +113,8 @@ class OdbTrainer(Trainer):
         if self.device.type == "cpu":
             cpu.sum_without_scaling(self.model_parts)
         self.odb = self.dataloader if isinstance(self.dataloader, OdbDataLoader) else None
+        self.tower_inputs = tower_inputs(self.odb)
+        freeze(self.model_parts, config.freeze)
         self.steps = SafeSteps(self.guard, config, self.odb)
         self.guard.protect(self.checkpointer, self.steps.before_save)
         self.resumed_from: int | None = None
@@ -190,6 +187,16 @@ class OdbTrainer(Trainer):
         if self.odb.exhausted:
             self.config.training.steps = self.step  # the loop's last save, resumable
 
+    def post_dataloading_process(
+        self, input_dict: dict[str, Any], labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """As torchtitan's; the patches become what the tower takes, on its device."""
+        if self.tower_inputs is not None:
+            input_dict = self.tower_inputs(input_dict)
+        made: tuple[torch.Tensor, torch.Tensor, dict[str, Any]]
+        made = super().post_dataloading_process(input_dict, labels)
+        return made
+
     def forward_backward_step(self, **kwargs: Any) -> torch.Tensor:
         """As torchtitan's; notes the loss."""
         if self.odb is not None:
@@ -230,7 +237,6 @@ class OdbTrainer(Trainer):
     def _plan(self, odb: OdbDataLoader) -> None:
         """The length of the run, as far as is known; a resume may change it."""
         data = self.config.data
-        logger.info(describe_batches(self.config, data, odb.config))
         assert isinstance(self.lr_schedulers, SampleLRSchedulers)
         assert isinstance(self.metrics_processor, OdbMetricsProcessor)
         self.schedule, self.meter = self.lr_schedulers, self.metrics_processor
@@ -253,6 +259,7 @@ class OdbTrainer(Trainer):
             epochs, steps = self.config.data.num_epochs, self.config.training.steps
             logger.info(why_nothing_is_left(odb, epochs, step=self.step, steps=steps))
         elif dist.get_rank() == 0:
+            logger.info(describe_batches(self.config, self.config.data, odb.config))
             announce(
                 self.config,
                 odb,
@@ -285,7 +292,7 @@ class OdbTrainer(Trainer):
                 sources.append(odb.sources)
             num_loss_tokens += info.num_loss_tokens
             total_loss_tokens += info.total_num_loss_tokens
-            padding += batches[-1][1].numel() - info.num_tokens
+            padding += batches[-1][1].numel() - (info.num_tokens - odb.room)
             if not info.idle:
                 self.steps.health.note_samples(view.index for view in info.views)
             if self.audit is not None:
@@ -306,6 +313,7 @@ class OdbTrainer(Trainer):
             wall_s=time.perf_counter() - self.started_at_s,
             tokens_before=self.started_tokens,
             source_losses=self.meter.source_losses,
+            sheet=None if self.tower_inputs is None else self.tower_inputs.sheet,
         )
 
     def _leave_folder(self) -> None:

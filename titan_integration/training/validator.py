@@ -12,6 +12,7 @@ from titan_integration.data.checks.cache import Checked
 from titan_integration.data.config import DataConfig
 from titan_integration.data.dataloader import OdbDataLoader
 from titan_integration.upstream import Validator
+from titan_integration.vision.inputs import TowerInputs, tower_inputs
 
 
 class OdbValidator(Validator):
@@ -29,6 +30,7 @@ class OdbValidator(Validator):
     def __init__(self, config: Config, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         self._audit: AuditLog | None = None
+        self._tower_inputs: TowerInputs | None = None
         self._builder = _KeepsLoader(self.dl_config)
         if not isinstance(self.dl_config, OdbDataLoader.Config):
             return
@@ -43,6 +45,8 @@ class OdbValidator(Validator):
             seq_len=self.seq_len,
         )
         self._builder.check()
+        assert self._builder.loader is not None
+        self._tower_inputs = tower_inputs(self._builder.loader)
         self._close_loader()
 
     def validate(self, model_parts: list[nn.Module], step: int) -> None:
@@ -62,10 +66,12 @@ class OdbValidator(Validator):
         """As torchtitan's; notes the batch's samples, and counts real tokens only."""
         loader = self._builder.loader
         if loader is not None and loader.info is not None:
-            padding = labels.numel() - loader.info.num_tokens
+            padding = labels.numel() - (loader.info.num_tokens - loader.room)
             self.metrics_processor.ntokens_since_last_log -= padding
             if self._audit is not None:
                 self._audit.add(self._step, loader.info)
+        if self._tower_inputs is not None:
+            input_dict = self._tower_inputs(input_dict)
         processed: tuple[torch.Tensor, torch.Tensor, dict[str, Any]]
         processed = super().post_dataloading_process(input_dict, labels, model_parts)
         return processed

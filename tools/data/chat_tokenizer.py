@@ -12,6 +12,15 @@ VOCAB_SIZE = 8192
 # Padding comes first: id 0 is what input_ids are padded with by default.
 PAD, BOS, END = "<|pad|>", "<|bos|>", "<|end|>"
 SPECIAL_TOKENS = (PAD, BOS, END, "<|system|>", "<|user|>", "<|assistant|>")
+VISION_TOKENS = (  # of Qwen and Muse Glimmer, and of Kimi
+    "<|vision_start|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|vision_end|>",
+    "<|media_begin|>",
+    "<|media_pad|>",
+    "<|media_end|>",
+)
 
 # No BOS here: the tokenizer adds it when it encodes. END closes every turn and is also the
 # end-of-sequence token, so a prompt is a prefix of its conversation, token by token.
@@ -37,14 +46,19 @@ CONFIG = {
 Conversation = Mapping[str, Sequence[Mapping[str, str]]]
 
 
-def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Train a BPE of up to ``VOCAB_SIZE`` tokens; every text survives a round trip through it."""
+def train_tokenizer(texts: Iterable[str], *, more: Sequence[str] = ()) -> Tokenizer:
+    """Train a BPE of up to ``VOCAB_SIZE`` tokens; every text survives a round trip through it.
+
+    Args:
+        texts: To train on.
+        more: Special tokens beside the usual ones.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=[*SPECIAL_TOKENS, *more],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=sys.stderr.isatty(),
     )

@@ -169,6 +169,8 @@ def say(report: Report, encoder: Encoder, *, again: bool = False) -> None:
         f"{report.answers_trained:,} of {report.answers:,} answers trained on, "
         f"{report.target_tokens:,} of {report.tokens:,} tokens carry loss; lengths: {lengths}"
     )
+    if encoder.encoding.vision is not None:
+        logger.info(f"{report.pictures:,} pictures of {report.patches:,} patches in these samples")
     for reason, count in report.dropped.most_common():
         logger.warning(f"{count:,} left out: {reason} (as in {report.examples[reason]})")
     for name, count in report.unread_keys.most_common():

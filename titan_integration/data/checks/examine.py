@@ -1,15 +1,14 @@
 """The rows of one share through the real encoder, counted."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from titan_integration.data.checks.report import Report
 from titan_integration.data.checks.show import show
-from titan_integration.data.encoding.encoder import Encoder, Plan
+from titan_integration.data.encoding.encoder import Encoder, Fitted, Plan
 from titan_integration.data.encoding.tokenize import Encoded
 from titan_integration.data.formats.document import Refused, RowError
 from titan_integration.data.sources.table import Table
@@ -107,16 +106,20 @@ class Examiner:
         report.unread_keys.update(plan.unread)
         for sample in samples:
             try:
-                ids, targets = self.encoder.fitted(sample)
+                fitted = self.encoder.fitted(sample)
             except RowError as error:
                 self._drop(found, index, error)
                 continue
-            self._add(report, plan, sample, targets)
+            ids, targets, _ = fitted
+            self._add(report, plan, sample, fitted)
             if not report.shown:
                 report.shown = f"{self.table.where(index)}\n{show(self.encoder, ids, targets)}"
 
-    def _add(self, report: Report, plan: Plan, sample: Encoded, targets: np.ndarray) -> None:
+    def _add(self, report: Report, plan: Plan, sample: Encoded, fitted: Fitted) -> None:
+        targets = fitted.targets
         report.samples += 1
+        report.pictures += len(fitted.pictures)
+        report.patches += sum(math.prod(picture.grid) for picture in fitted.pictures)
         report.histogram[len(targets) - 1] += 1
         report.target_tokens += int(targets.sum())
         if plan.template is None:

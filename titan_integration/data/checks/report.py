@@ -20,6 +20,8 @@ class Report:
         answers: Answers in the rows, as they stand there; a text is one answer.
         answers_trained: Those of them with at least one token that carries loss.
         target_tokens: Tokens that carry loss.
+        pictures: In all samples.
+        patches: Of all pictures.
         dropped: Rows that give no sample, by reason.
         examples: A place, as ``file:line``, for each reason.
         unread_keys: Columns and message keys that nothing reads, with the number of their rows.
@@ -33,6 +35,8 @@ class Report:
     answers: int = 0
     answers_trained: int = 0
     target_tokens: int = 0
+    pictures: int = 0
+    patches: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
     unread_keys: Counter[str] = field(default_factory=Counter)
@@ -55,6 +59,8 @@ class Report:
             answers=self.answers + other.answers,
             answers_trained=self.answers_trained + other.answers_trained,
             target_tokens=self.target_tokens + other.target_tokens,
+            pictures=self.pictures + other.pictures,
+            patches=self.patches + other.patches,
             dropped=self.dropped + other.dropped,
             examples={**other.examples, **self.examples},
             unread_keys=self.unread_keys + other.unread_keys,
@@ -83,6 +89,8 @@ class Report:
             "answers_trained": self.answers_trained,
             "target_tokens": self.target_tokens,
             "tokens": self.tokens,
+            "pictures": self.pictures,
+            "patches": self.patches,
             "dropped": dict(self.dropped),
             "examples": dict(self.examples),
             "unread_keys": dict(self.unread_keys),
@@ -101,6 +109,8 @@ class Report:
             answers=values["answers"],
             answers_trained=values["answers_trained"],
             target_tokens=values["target_tokens"],
+            pictures=values["pictures"],
+            patches=values["patches"],
             dropped=Counter(values["dropped"]),
             examples=dict(values["examples"]),
             unread_keys=Counter(values["unread_keys"]),

@@ -1,5 +1,6 @@
 """A sample as a person can check it: its text, with what is trained on between brackets."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ from titan_integration.data.encoding.encoder import Encoder
 MOST_OF_A_PART = 240  # characters of what is trained on, or not, in one go
 MOST_PARTS = 8
 _GAP = " ... "
+_REPEATED = re.compile(r"(<[^<>]+>)\1{2,}")  # a picture's tokens
 
 
 def show(encoder: Encoder, ids: np.ndarray, targets: np.ndarray) -> str:
@@ -32,4 +34,9 @@ def show(encoder: Encoder, ids: np.ndarray, targets: np.ndarray) -> str:
 
 def _shortened(text: str) -> str:
     half = MOST_OF_A_PART // 2
+    text = _REPEATED.sub(_counted, text)
     return text if len(text) <= MOST_OF_A_PART else text[:half] + _GAP + text[-half:]
+
+
+def _counted(found: re.Match[str]) -> str:
+    return f"{found[1]} x {len(found[0]) // len(found[1])} "

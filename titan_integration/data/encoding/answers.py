@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from odb_nodes.vision import Picture
 from titan_integration.data.encoding.chat_template import REASONING, ChatTemplate, Rendering
 from titan_integration.data.formats.document import Message, RowError
 
@@ -35,12 +36,14 @@ class Rendered:
         spans: Begin and end of what is trained on, in order.
         owners: The number of the message that each span belongs to.
         own_marks: Whether the template marked the spans itself; then the text ends as it ends.
+        pictures: Those of the text, in order, each of which stands there as one placeholder.
     """
 
     text: str
     spans: tuple[tuple[int, int], ...]
     owners: tuple[int, ...]
     own_marks: bool = False
+    pictures: tuple[Picture, ...] = ()
 
 
 class Conversation:

@@ -137,6 +137,19 @@ class ChatTemplate:
             return asked.text[asked.turns[0][1] :]
         return asked.text[len(plain) :] if asked.text.startswith(plain) else ""
 
+    def picture_word(self, image_token: str) -> str | None:
+        """What it writes for a picture, with ``image_token`` once; None if it knows no pictures."""
+        words = "Which picture is it?"
+        parts = [{"type": "image"}, {"type": "text", "text": words}]
+        try:
+            plain = self.render([{"role": "user", "content": words}]).text
+            asked = self.render([{"role": "user", "content": parts}]).text
+        except RowError:
+            return None
+        before, _, after = plain.partition(words)
+        word = asked.removeprefix(before).removesuffix(words + after)
+        return word if word.count(image_token) == 1 and before + word in asked else None
+
     @cached_property
     def _takes_arguments_as_text(self) -> bool:
         """Whether arguments of tool calls must be JSON text; most templates take an object."""

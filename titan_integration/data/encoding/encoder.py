@@ -5,18 +5,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from odb_nodes.vision import Picture
 from titan_integration.data.encoding.answers import Conversation, Rendered
 from titan_integration.data.encoding.chat_template import ChatTemplate, find_templates
 from titan_integration.data.encoding.control_tokens import ControlTokens
 from titan_integration.data.encoding.guard import guarded
+from titan_integration.data.encoding.pictures import PictureTokens
 from titan_integration.data.encoding.tokenize import Encoded, Tokenize, encode_batch
 from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.formats import to_document
 from titan_integration.data.formats.document import Document, Reading, Refused, RowError
+from titan_integration.data.pictures.vision import Vision
 from titan_integration.upstream import HuggingFaceTokenizer
 
 IGNORE_INDEX = -100
@@ -35,6 +38,7 @@ class Encoding:
             is plain text, several samples.
         train_on: All answers of a conversation, or its last one.
         chat_template: A file, or the name of one of the tokenizer's templates.
+        vision: How the model takes pictures; None if it takes texts only.
     """
 
     reading: Reading = field(default_factory=Reading)
@@ -42,16 +46,27 @@ class Encoding:
     too_long: TooLong = "error"
     train_on: TrainOn = "all"
     chat_template: str | None = None
+    vision: Vision | None = None
 
 
 class TooLongError(Refused):
     """A sample is longer than the model takes, and the run does not say what to do with it."""
 
 
+class Fitted(NamedTuple):
+    """A sample that is not longer than the model takes: ``int64[n]``, ``bool[n]``, pictures."""
+
+    ids: np.ndarray
+    targets: np.ndarray
+    pictures: tuple[Picture, ...]
+
+
 class Encoder:
     """Turn ``(row, part)`` into ``{"input_ids": int64[L], "labels": int64[L]}``, or None.
 
     ``labels[i]`` is the token after ``input_ids[i]``, or -100 where it is not part of an answer.
+    For a model that takes pictures, ``pictures`` are those of the sample, headers read and pixels
+    not.
     A row gives several parts where the chat template rewrites earlier turns (each answer is one),
     or where a long text is cut into pieces; most rows have part 0 only. None is given for rows
     that cannot be trained on, which the check before training reports.
@@ -75,7 +90,7 @@ class Encoder:
         self._now = datetime.now()
         self._load(tokenizer)
 
-    def __call__(self, item: tuple[Any, int]) -> dict[str, np.ndarray] | None:
+    def __call__(self, item: tuple[Any, int]) -> dict[str, Any] | None:
         """Encode one sample.
 
         Raises:
@@ -108,7 +123,7 @@ class Encoder:
         """
         document = to_document(row, self.encoding.reading)
         if document.messages:
-            return self._chat_plan(document, only)
+            return self._chat_plan(document, only, row)
         ids, ranges = self._plain(document)
         pieces = self._pieces(ids, ranges)
         parts = pieces if only is None else pieces[only : only + 1]
@@ -121,30 +136,53 @@ class Encoder:
             RowError: A text is no valid Unicode.
         """
         done = iter(self._tokenize([part for part in parts if isinstance(part, Rendered)]))
-        return [next(done) if isinstance(part, Rendered) else part for part in parts]
+        samples = [next(done) if isinstance(part, Rendered) else part for part in parts]
+        if self._pictures is None:
+            return samples
+        pairs = zip(samples, parts, strict=True)
+        return [self._pictures.expanded(sample, part.pictures) for sample, part in pairs]
 
-    def labelled(self, sample: Encoded) -> dict[str, np.ndarray]:
-        """Ids and labels, not longer than the model takes.
+    def labelled(self, sample: Encoded) -> dict[str, Any]:
+        """Ids, labels and, for a model that takes them, pictures, not longer than it takes.
 
         Raises:
             TooLongError: The sample is too long, and ``too_long`` does not say what to do.
             RowError: It is to be dropped, or nothing to train on is left.
         """
-        ids, targets = self.fitted(sample)
-        return {"input_ids": ids[:-1], "labels": np.where(targets[1:], ids[1:], IGNORE_INDEX)}
+        ids, targets, pictures = self.fitted(sample)
+        labels = np.where(targets[1:], ids[1:], IGNORE_INDEX)
+        made: dict[str, Any] = {"input_ids": ids[:-1], "labels": labels}
+        return made if self._pictures is None else {**made, "pictures": list(pictures)}
 
-    def fitted(self, sample: Encoded) -> tuple[np.ndarray, np.ndarray]:
-        """``int64[n]`` ids and ``bool[n]`` targets with ``n - 1 <= max_len``; raises likewise."""
+    def fitted(self, sample: Encoded) -> Fitted:
+        """Ids with ``n - 1 <= max_len``; raises likewise."""
         ids, targets, most = sample.ids, sample.is_target(), self.encoding.max_len
+        pictures = sample.pictures
         if len(ids) - 1 > most:
             if self.encoding.too_long == "drop":
                 raise RowError(f"longer than {most} tokens")
             if self.encoding.too_long != "truncate":
-                raise TooLongError(self._too_long_message(len(ids) - 1))
-            ids, targets = ids[: most + 1], targets[: most + 1]
+                raise TooLongError(self._too_long_message(len(ids) - 1, pictures))
+            cut = most + 1
+            if self._pictures is not None:
+                cut, kept = self._pictures.cut(ids, cut, pictures)
+                pictures = pictures[:kept]
+            ids, targets = ids[:cut], targets[:cut]
         if not targets.any():
             raise RowError(f"no answer within the first {most} tokens")
-        return ids, targets
+        return Fitted(ids, targets, pictures)
+
+    @property
+    def vision(self) -> Vision:
+        """How the model takes pictures; only of one that does."""
+        assert self.encoding.vision is not None
+        return self.encoding.vision
+
+    @property
+    def image_id(self) -> int:
+        """Of the token that stands for a picture; only of a model that takes some."""
+        assert self._pictures is not None
+        return self._pictures.image_id
 
     def fingerprint(self) -> str:
         """Digest of all that decides what a row becomes."""
@@ -157,11 +195,13 @@ class Encoder:
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
-    def _chat_plan(self, document: Document, only: int | None) -> "Plan":
+    def _chat_plan(self, document: Document, only: int | None, row: Any) -> "Plan":
         template = self._template_for(document.tools)
         messages = template.adapted(document.messages)
         tools = document.tools
         if self._control.occur_in(messages) or self._control.occur_in(tools):
+            if self._pictures is not None:
+                self._pictures.check_words(self._control.names_in(messages))
             messages, tools = guarded(template, self._control, messages, tools)
         answers = [i for i in document.answers if i not in document.untrained]
         if self.encoding.train_on == "last":
@@ -171,6 +211,8 @@ class Encoder:
         whole = None if only else conversation.whole()
         wanted = answers if only is None else answers[only : only + 1]
         parts = [conversation.alone(i) for i in wanted] if whole is None else [whole]
+        if document.pictures and self._pictures is not None:
+            parts = [self._pictures.placed(p, document.pictures, row, template) for p in parts]
         return Plan(
             parts=[*parts],
             count=len(answers) if whole is None else 1,
@@ -214,12 +256,16 @@ class Encoder:
             )
         return self._templates.get("tool_use" if tools else "default", self._templates["default"])
 
-    def _too_long_message(self, length: int) -> str:
+    def _too_long_message(self, length: int, pictures: Sequence[Picture]) -> str:
         """Rule, value and remedy for a sample longer than the model takes."""
+        smaller = ""
+        if pictures and self.encoding.vision is not None:
+            tokens = sum(self.encoding.vision.geometry.tokens(one.grid) for one in pictures)
+            smaller = f" ({tokens} of {len(pictures)} pictures: lower --data.max_pixels)"
         return (
             f"a sample may have at most training.seq_len={self.encoding.max_len} tokens, "
-            f"got {length}; raise --training.seq_len, or set --data.too_long truncate or drop "
-            "(or chunk, for plain text)"
+            f"got {length}{smaller}; raise --training.seq_len, or set --data.too_long truncate or "
+            "drop (or chunk, for plain text)"
         )
 
     def _load(self, tokenizer: HuggingFaceTokenizer) -> None:
@@ -241,6 +287,8 @@ class Encoder:
         plain = frozenset(token["content"] for token in added if not token.get("special", True))
         self._control = ControlTokens(tokenizer.tokenizer, plain)
         self._tokenize = Tokenize(tokenizer.tokenizer, self._control, tokenizer.eos_id)
+        vision = self.encoding.vision
+        self._pictures = None if vision is None else PictureTokens(vision, tokenizer.tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
         # A compiled chat template cannot be pickled; the tokenizer's folder says it all.

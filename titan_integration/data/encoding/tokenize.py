@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from odb_nodes.vision import Picture
 from titan_integration.data.encoding.answers import Rendered
 from titan_integration.data.encoding.control_tokens import GUARD, ControlTokens
 from titan_integration.data.formats.document import RowError
@@ -21,11 +22,13 @@ class Encoded:
         ids: ``int64[n]`` token ids.
         ranges: Begin and end of each answer, in tokens.
         owners: What each range belongs to, as in ``Rendered``.
+        pictures: Those of the sample, in order.
     """
 
     ids: np.ndarray
     ranges: tuple[Span, ...]
     owners: tuple[int, ...]
+    pictures: tuple[Picture, ...] = ()
 
     def is_target(self) -> np.ndarray:
         """``bool[n]``: the tokens that are trained on; the first one never is."""

@@ -1,7 +1,8 @@
 """Reading one row of a chat, instruction, preference or text file: one module for each format.
 
 A format is a pair of functions, ``fits(fields) -> bool`` and ``read(fields, reading) -> Document``,
-and a line in :data:`FORMATS`. Pure Python; may import ``titan_integration.errors``.
+and a line in :data:`FORMATS`. Pure Python; may import ``titan_integration.data.pictures``, for the
+places of pictures, and ``titan_integration.errors``.
 """
 
 from dataclasses import replace
@@ -17,9 +18,11 @@ from titan_integration.data.formats import (
     text,
     tokens,
 )
-from titan_integration.data.formats.document import Document, Reading, RowError
+from titan_integration.data.formats.document import BadPicture, Document, Reading, RowError
 from titan_integration.data.formats.fields import Fields
 from titan_integration.data.formats.parts import refuse_media
+from titan_integration.data.pictures import places
+from titan_integration.data.pictures.problem import PictureProblem
 
 # In the order in which a row is asked; the first that fits reads it.
 FORMATS: dict[str, ModuleType] = {
@@ -32,7 +35,8 @@ FORMATS: dict[str, ModuleType] = {
     "text": text,
 }
 NAMES = ("auto", *FORMATS)
-MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
+PICTURE_COLUMNS = ("images", "image")
+MEDIA_COLUMNS = ("video", "videos", "audio", "audios")
 
 
 def to_document(row: Any, reading: Reading | None = None) -> Document:
@@ -44,17 +48,22 @@ def to_document(row: Any, reading: Reading | None = None) -> Document:
 
     Raises:
         RowError: The row has not the format's keys, or nothing to train on.
-        Refused: It has pictures, or needs a decision.
+        Refused: It has films or sounds, or pictures that the model does not take or that are not as
+            they must be, or it needs a decision.
     """
     reading = reading or Reading()
     fields = _fields(row, reading)
-    for name in MEDIA_COLUMNS:
+    for name in MEDIA_COLUMNS if reading.pictures else (*MEDIA_COLUMNS, *PICTURE_COLUMNS):
         if fields.has(name) and fields.get(name):
-            raise refuse_media(name)
+            raise refuse_media(name, pictures=reading.pictures)
     name = _detect(fields) if reading.form == "auto" else reading.form
     if name != "preference" and preference.fits(fields):
         name = "preference"  # Also where a format is named: bad answers are no good ones there.
     document: Document = FORMATS[name].read(fields, reading)
+    if reading.pictures:
+        document = _with_pictures(document, fields, in_front=name == "prompt_response")
+    elif document.pictures:
+        raise refuse_media("images")
     document = replace(document, unread=document.unread | fields.unread())
     return document if document.text is not None or document.tokens else _answered(document)
 
@@ -62,6 +71,26 @@ def to_document(row: Any, reading: Reading | None = None) -> Document:
 def detect(row: Any, reading: Reading | None = None) -> str:
     """The format a row's keys speak for. Raises RowError where they speak for none."""
     return _detect(_fields(row, reading or Reading()))
+
+
+def _with_pictures(document: Document, fields: Fields, *, in_front: bool) -> Document:
+    """The document with a picture for each place.
+
+    ``in_front``: those of a row that has no places stand before its first question.
+    """
+    name = fields.first(PICTURE_COLUMNS)
+    column = [] if name is None else places.listed(fields.get(name))
+    if column and document.text is not None:
+        document = replace(document, text=None, messages=places.captioned(document.text))
+        in_front = True
+    if column and in_front and not document.pictures:
+        messages = places.in_front(document.messages, len(column))
+        document = replace(document, messages=messages, pictures=(None,) * len(column))
+    try:
+        pictures = places.filled(document.pictures, column, document.messages)
+    except PictureProblem as problem:
+        raise BadPicture(problem.reason, str(problem)) from problem
+    return replace(document, messages=places.with_numbers(document.messages), pictures=pictures)
 
 
 def _fields(row: Any, reading: Reading) -> Fields:

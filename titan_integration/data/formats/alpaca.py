@@ -1,5 +1,6 @@
 """Rows with an ``instruction``: Alpaca and its many relatives, Dolly, Self-Instruct."""
 
+from dataclasses import replace
 from typing import Any
 
 from titan_integration.data.formats.document import Document, Reading, RowError
@@ -35,11 +36,7 @@ def read(fields: Fields, reading: Reading) -> Document:
     turns.append({"role": "user", "content": f"{instruction}\n\n{given}" if given else instruction})
     turns.append({"role": "assistant", "content": source.text(*OUTPUTS)})
     document = conversation(turns, reading, system=fields.text(*SYSTEM_COLUMNS))
-    return Document(
-        messages=document.messages,
-        untrained=document.untrained,
-        unread=document.unread | unread,
-    )
+    return replace(document, unread=document.unread | unread)
 
 
 def _source(fields: Fields) -> tuple[Fields, frozenset[str]]:

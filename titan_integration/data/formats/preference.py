@@ -75,6 +75,7 @@ def _after(history: Document, answer: Document) -> Document:
     return replace(
         history,
         messages=history.messages + answer.messages,
+        pictures=history.pictures + answer.pictures,
         untrained=frozenset(history.answers),
         unread=history.unread | answer.unread,
     )

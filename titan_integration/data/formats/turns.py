@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from titan_integration.data.formats.calls import read_calls
-from titan_integration.data.formats.document import Document, Message, Reading, RowError
-from titan_integration.data.formats.parts import PLACEHOLDERS, read_content, refuse_media
+from titan_integration.data.formats.document import (
+    BadPicture,
+    Document,
+    Message,
+    Reading,
+    RowError,
+)
+from titan_integration.data.formats.parts import read_content, with_placeholders
 
 ROLES = {
     "human": "user",
@@ -36,11 +42,12 @@ SYSTEM_COLUMNS = ("system", "system_prompt", "system_message")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message as chat templates read it, and whether the row says to train on it."""
+    """A message as chat templates read it, its pictures, and whether the row trains on it."""
 
     message: Message
     train: bool | None
     unread: frozenset[str]
+    pictures: list[Any]
 
 
 def conversation(
@@ -74,7 +81,11 @@ def conversation(
             unread.add("system (beside another system turn)")
     untrained = (i for i, m in enumerate(messages) if m["role"] == "assistant" and not flags[i])
     return Document(
-        messages=messages, untrained=frozenset(untrained), tools=tools, unread=frozenset(unread)
+        messages=messages,
+        untrained=frozenset(untrained),
+        pictures=tuple(picture for turn in read for picture in turn.pictures),
+        tools=tools,
+        unread=frozenset(unread),
     )
 
 
@@ -83,19 +94,21 @@ def read_turn(turn: Any, roles: Mapping[str, str]) -> Turn:
 
     Raises:
         RowError: It is no message, of an unknown role, or weighted by a fraction.
-        Refused: It holds pictures.
+        Refused: It holds films or sounds, or is an answer with a picture.
     """
     if not isinstance(turn, dict):
         raise RowError("a message is not an object")
     turn = {key: value for key, value in turn.items() if value is not None}
     name, role = _role(turn, roles)
     content = read_content(turn.get("content", turn.get("value")))
+    if role != "assistant":
+        with_placeholders(content)
+    elif content.pictures:
+        raise BadPicture("an answer has a picture", "an answer has a picture: it must be text")
     message: Message = {"role": role, "content": content.text}
     calls, reasoning = content.calls, content.reasoning
     if name in CALL_ROLES:
         calls, message["content"] = read_calls(content.text) + calls, ""
-    if role != "assistant" and any(mark in content.text for mark in PLACEHOLDERS):
-        raise refuse_media("images")
     if not turn.keys() <= PLAIN_KEYS:
         calls = calls + read_calls(turn.get("tool_calls") or turn.get("function_call") or [])
         own = (turn[key] for key in REASONING_KEYS if isinstance(turn.get(key), str))
@@ -109,7 +122,7 @@ def read_turn(turn: Any, roles: Mapping[str, str]) -> Turn:
     for key in turn.keys() - READ_KEYS:
         if turn[key] not in ("", [], {}):
             message.setdefault(key, turn[key])
-    return Turn(message, train, frozenset(unread))
+    return Turn(message, train, frozenset(unread), content.pictures)
 
 
 def _role(turn: Message, roles: Mapping[str, str]) -> tuple[str, str]:

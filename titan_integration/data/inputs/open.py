@@ -24,6 +24,7 @@ class Inputs:
         validation_fraction: Part of every source's rows that is held out; 0 is none.
         seed: Draws the rows of weights that are no whole numbers.
         cache: For what is made out of files.
+        pictures: Whether the rows may name pictures.
     """
 
     paths: Sequence[str] = ()
@@ -33,6 +34,7 @@ class Inputs:
     validation_fraction: float = 0.0
     seed: int = 0
     cache: Cache = field(default_factory=Cache)
+    pictures: bool = False
 
     def check(self) -> None:
         """Raise UserError on what cannot be read, as far as that is seen without reading."""
@@ -76,7 +78,8 @@ class Inputs:
         return [split_weight(item) for item in self.mix] or [(path, 1.0) for path in self.paths]
 
     def _open(self, path: str, weight: float) -> Source:
-        table = open_path(path, Options(split=self.split), self.cache)
+        options = Options(split=self.split, pictures=self.pictures)
+        table = open_path(path, options, self.cache)
         return Source(name=self._short(path), table=table, weight=weight)
 
     def _short(self, path: str) -> str:

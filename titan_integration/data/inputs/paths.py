@@ -18,6 +18,7 @@ from titan_integration.data.sources.kinds.saved import (
     open_named,
     open_saved,
 )
+from titan_integration.data.sources.placed import PlacedTable
 from titan_integration.data.sources.table import Table
 from titan_integration.errors import UserError
 
@@ -71,16 +72,20 @@ def open_path(path: str, options: Options, cache: Cache) -> Table:
         raise UserError(f"{path} is a pipe, which can only be streamed: set --data.streaming")
     if where.is_dir():
         if is_saved(where):
-            return open_saved(where, options)
-        return _open_all(path, _files_of(where, options), cache)
+            return _placed(open_saved(where, options), where, options)
+        return _open_all(path, _files_of(where, options), options, cache)
     if where.exists():
         no_split(path, options)
-        return open_file(where, options, cache)
+        return _placed(open_file(where, options, cache), where.parent, options)
     if has_magic(path):
         no_split(path, options)
-        return _open_all(path, sorted(glob(path, recursive=True)), cache)
+        return _open_all(path, sorted(glob(path, recursive=True)), options, cache)
     check_path(path, "data.path")
-    return open_named(path, options, cache)
+    return _placed(open_named(path, options, cache), None, options)
+
+
+def _placed(table: Table, folder: Path | None, options: Options) -> Table:
+    return PlacedTable(table=table, folder=folder) if options.pictures else table
 
 
 def _files_of(folder: Path, options: Options) -> list[str]:
@@ -106,14 +111,15 @@ def _files_of(folder: Path, options: Options) -> list[str]:
     return sorted(str(folder / Path(path).relative_to(root)) for path in inside)
 
 
-def _open_all(name: str, paths: list[str], cache: Cache) -> Table:
+def _open_all(name: str, paths: list[str], options: Options, cache: Cache) -> Table:
     """All files that are of a known kind; the others are told of, not passed over in silence."""
     tables, unknown = [], []
     for path in paths:
         if Path(path).is_dir():
             continue
         try:
-            tables.append(open_file(Path(path), Options(), cache))
+            table = open_file(Path(path), Options(pictures=options.pictures), cache)
+            tables.append(_placed(table, Path(path).parent, options))
         except UnknownKindError:
             unknown.append(path)
     if unknown:

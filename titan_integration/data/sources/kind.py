@@ -14,9 +14,11 @@ class Options:
     Attributes:
         split: Part of a dataset that has several, in the notation of ``datasets``
             ("test", "train[:10%]"); None is "train", or the only one.
+        pictures: Whether the rows may name pictures, which are then looked for.
     """
 
     split: str | None = None
+    pictures: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

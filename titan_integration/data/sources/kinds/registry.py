@@ -7,12 +7,13 @@ from pathlib import Path
 from titan_integration.data.sources.cache import Cache
 from titan_integration.data.sources.files import File
 from titan_integration.data.sources.kind import Kind, Options
-from titan_integration.data.sources.kinds import arrow, delimited, json_rows, text
+from titan_integration.data.sources.kinds import arrow, delimited, json_rows, tar, text
 from titan_integration.data.sources.kinds.compressed import compression_of, unpack
 from titan_integration.data.sources.table import Table
 from titan_integration.errors import UserError
 
 KINDS: tuple[Kind, ...] = (
+    tar.TAR,
     arrow.PARQUET,
     arrow.ARROW_FILE,
     arrow.ARROW_STREAM,
@@ -61,8 +62,6 @@ def _open(file: File, options: Options) -> Table:
     for magic, what in _REFUSED:
         if head.startswith(magic):
             raise UserError(f"{file.given} {what}")
-    if head[257:262] == b"ustar":
-        raise UserError(f"{file.given} is a tar archive: unpack it, and give the folder")
     kind = next((kind for kind in KINDS if kind.matches(file, head)), None)
     if kind is None:
         raise UnknownKindError(_unknown(file, head))

@@ -1,0 +1,48 @@
+"""Qwen3.5's vision tower over pictures end to end; needs ``fla-core`` to be imported."""
+
+from dataclasses import dataclass
+
+import torch
+
+from titan_integration.upstream import CosSinRoPE, Qwen35VisionEncoder
+from titan_integration.vision.segments import (
+    Embeddings,
+    Grid,
+    embeddings,
+    grids_of,
+    lengths_of,
+    segments,
+    stacked,
+)
+
+
+class FlatQwen35VisionEncoder(Qwen35VisionEncoder):
+    """The same tower without padding between pictures; see ``configs.vision.with_flat_tower``.
+
+    Relies on torchtitan 0.3 for: the names of the tower's parts, and
+    ``compute_position_embeddings`` of one picture.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Qwen35VisionEncoder.Config):
+        """No settings of its own."""
+
+    def forward(self, pixel_values: torch.Tensor, *, grid_thw: torch.Tensor) -> torch.Tensor:
+        """Encode ``[1, patches, patch size]``; gives ``[pictures, most tokens, text size]``."""
+        grids, total = grids_of(grid_thw), pixel_values.shape[1]
+        lengths = lengths_of(grids)
+        learned, rotation = embeddings(grids, total, self._of_one)
+        x = self.patch_embed(pixel_values) + learned
+        pictures = segments(lengths, total, x.device)
+        for layer in self.layers.values():
+            x = layer(
+                x,
+                rope_cache=rotation,
+                rope_apply=CosSinRoPE.apply_rotary_emb,
+                attention_mask=pictures,
+            )
+        return stacked(self.merger(x), [n // self.spatial_merge_unit for n in lengths])
+
+    def _of_one(self, grid: Grid, patches: int) -> Embeddings:
+        found: Embeddings = self.compute_position_embeddings([list(grid)], patches)
+        return found
