@@ -8,8 +8,9 @@ import torch
 from hf_integration.errors import Refusal
 from odb_nodes import PackCollate
 from odb_nodes.vision import Geometry, VisionCollate, to_pixel_values
+from odb_nodes.vision.expand import PICTURES
 
-PATCHES = "patches"
+PATCHES, ROOM = "patches", "room"
 _NEEDED = ("patch_size", "merge_size", "temporal_patch_size", "size", "image_mean", "image_std")
 
 
@@ -53,6 +54,7 @@ class PictureCollate(VisionCollate):
                                         numbers that restart in every document come first
         use_cache       False           of packed rows
         patches         uint8[S, 3 * patch * patch]
+        room            samples without a picture, whose length counts a token more
 
     ``model_inputs`` makes ``pixel_values`` of the patches, on the device; a Trainer with the mixin
     of this package calls it by itself. Packed rows need ``PackCollate(form="position_ids")`` or,
@@ -82,6 +84,7 @@ class PictureCollate(VisionCollate):
             positions = torch.cat([numbers[None], positions])
             batch["use_cache"] = False  # with a cache these models let documents see each other
         batch["position_ids"] = positions.contiguous()
+        batch[ROOM] = sum(not sample[PICTURES] for sample in samples)
         batch["image_grid_thw"] = batch.pop("grid_thw")
         return batch
 
@@ -99,6 +102,6 @@ class PictureCollate(VisionCollate):
             if device is not None and isinstance(value, torch.Tensor)
             else value
             for key, value in batch.items()
-            if key != PATCHES
+            if key not in (PATCHES, ROOM)
         }
         return moved | {"pixel_values": to_pixel_values(batch[PATCHES], self.geometry, device)}

@@ -117,7 +117,7 @@ class PictureRows:
         random = np.random.default_rng(seed)
         for kind in kinds:
             images = [
-                noise(*(int(n) for n in random.integers(16, 90, 2)), seed=seed + i)
+                noise(int(random.integers(16, 90)), int(random.integers(16, 90)), seed + i)
                 for i in range(int(kind))
             ]
             ids = random.integers(1, 80, int(random.integers(6, 25)))

@@ -1,4 +1,4 @@
-"""The Trainer with the mixin on rows with pictures: exact, whole, resumed without decoding again."""
+"""The Trainer with the mixin on rows with pictures: exact, whole, and resumed."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def collate(layout: str) -> PictureCollate:
 
 def train(rank: int, size: int, folder: Path) -> dict[str, Any]:
     reports = {}
-    cases = {"padded": (KINDS, 1), "packed": (KINDS, 3), "texts and IDLE": ("000", 2)}
+    cases = {"padded": (KINDS, 1), "packed": (KINDS, 3), "a text and IDLE": ("0", 2)}
     for name, (kinds, accumulation) in cases.items():
         trainer = CheckedOnPictures(
             model=MODELS["Qwen3-VL" if name == "padded" else "Qwen2.5-VL"](),
@@ -71,9 +71,9 @@ def test_gradients_are_those_of_one_process_padded_packed_and_with_short_ends(
 ) -> None:
     ranks = world(train, 2, tmp_path)
     for name, report in ranks[0].items():
-        assert report.samples == (3 if name == "texts and IDLE" else len(KINDS))
+        assert report.samples == (1 if name == "a text and IDLE" else len(KINDS))
         assert max(report.errors) <= 1e-5, (name, report.errors)
-    assert sum(rank["texts and IDLE"].idle for rank in ranks) > 0
+    assert sum(rank["a text and IDLE"].idle for rank in ranks) > 0
 
 
 class Stops(TrainerCallback):
@@ -105,7 +105,9 @@ def test_a_resume_trains_the_rest_and_the_summary_says_so(tmp_path: Path) -> Non
     summary = json.loads((tmp_path / "odb_summary.json").read_text())
     assert summary["resumed_from"] == 3
     assert summary["samples_emitted"] == len(KINDS)
-    assert summary["coverage"] == "complete"
+    assert summary["coverage"] == "exact"
+    lengths = [len(PictureRows(KINDS)[i]["input_ids"]) for i in range(len(KINDS))]
+    assert summary["real_tokens"] == sum(lengths)
 
 
 def test_the_geometry_is_read_off_the_processor() -> None:
