@@ -65,7 +65,7 @@ lint: setup ## check style, formatting and types
 
 check: lint ## lint, then the fast tests: what to run again and again while working
 	$(BIN)/python -m pytest -n $(TESTERS) --ignore tests/titan --ignore tests/distributed \
-		-m "not slow" $(ARGS)
+		--ignore tests/hf -m "not slow" $(ARGS)
 
 test: lint ## lint, then run the whole test suite
 	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ARGS)

@@ -13,10 +13,10 @@ def small() -> ModelSpec:
 
 
 def debug_odb() -> OdbTrainer.Config:
-    """The small model with a tower without padding, on packed rows."""
+    """Packed rows, and a tower that pads nothing."""
     return debug_pictures(for_cpu(with_flat_tower(small()), masks=True))
 
 
 def debug_padded_tower() -> OdbTrainer.Config:
-    """The same with torchtitan's own tower, which pads all pictures to the largest."""
+    """With torchtitan's own tower: pictures padded to the largest of the batch."""
     return debug_pictures(for_cpu(small(), masks=True))

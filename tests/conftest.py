@@ -14,7 +14,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TESTS = Path(__file__).parent
-BY_FOLDER = ("distributed", "titan")  # folders whose tests have the marker of the same name
+BY_FOLDER = ("distributed", "titan", "hf")  # folders whose tests have the marker of the same name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

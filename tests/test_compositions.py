@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torchdata.nodes import Batcher, IterableWrapper, Mapper, ParallelMapper, Prefetcher, Unbatcher
@@ -96,6 +97,7 @@ def ids(batches: Any) -> list[int]:
     return list(chain(*rows))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None
 )

@@ -80,6 +80,7 @@ SLOW = ("collate", "stream transform")
 CASES = [(place, name) for place in PLACES for name in FAULTS if name != "blocks" or place in SLOW]
 CASES += [("worker process", name) for name in IN_WORKERS]
 CASES += [("a rank", name) for name in OF_PEERS] + [("file", name) for name in OF_FILES]
+WAITS = ("blocks", *OF_PEERS)  # for a rank that does not come
 OPTIONS: dict[str, Any] = {
     "token_budget": 8,
     "window": 4,
@@ -237,7 +238,10 @@ def test_write_the_page(tmp_path: Path) -> None:
     PAGE.write_text(HEAD + "".join(rows))
 
 
-@pytest.mark.parametrize(("place", "name"), CASES)
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [pytest.param(*case, marks=pytest.mark.slow if case[1] in WAITS else ()) for case in CASES],
+)
 def test_each_rank_sees_what_the_page_says(place: str, name: str, tmp_path: Path) -> None:
     before = threading.active_count()
     assert row_of(place, name, tmp_path) in PAGE.read_text()

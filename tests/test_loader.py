@@ -26,6 +26,7 @@ def test_an_epoch_holds_every_sample_once_within_the_budget(policy: str, count: 
         assert batch.info.total_num_samples == batch.info.num_samples == len(batch.info.views)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["sliding", "tumbling"])
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_resume_at_every_step_is_bit_identical_for_two_epochs(policy: str, prefetch: int) -> None:

@@ -46,6 +46,7 @@ def test_gradients_equal_those_of_samples_one_by_one(changes: dict[str, Any]) ->
         torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_example_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rows.jsonl"
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bcd"}]}

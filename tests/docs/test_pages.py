@@ -24,6 +24,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page: Path) -> None:
     done = subprocess.run(
@@ -110,6 +111,7 @@ def kill_all(pid: int) -> None:
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_the_whole_script_trains_each_sample_once_through_a_kill_and_other_ranks(
     tmp_path: Path,
 ) -> None:

@@ -29,11 +29,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_of_the_docs_is_a_page_of_the_site(site: Path) -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).exists(), page
 
 
+@pytest.mark.slow
 def test_everything_public_is_in_the_reference(site: Path) -> None:
     reference = "".join(page.read_text() for page in (site / "api").glob("*.html"))
     for name in odb_nodes.__all__:

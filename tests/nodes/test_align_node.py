@@ -125,6 +125,7 @@ def test_a_quota_ends_at_the_first_step_that_reaches_it(
     assert max(epochs) >= (quota - 1) // 61  # as many passes as that takes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("join", [True, False])
 def test_a_quota_and_its_progress_are_part_of_the_state(policy: str, join: bool) -> None:
@@ -192,6 +193,7 @@ def test_every_rank_runs_the_same_collectives(policy: str) -> None:
     assert all(other == calls[0] for other in calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_ranks_may_break_off_together_hundreds_of_times(prefetch: int) -> None:
     def work(rank: int, transport: Any) -> list[Any]:

@@ -20,6 +20,7 @@ def _plain(item: Any) -> Any:
     return item
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [True, False])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(

@@ -190,6 +190,7 @@ def whole_run(graph: tuple[str, str], size: int, **align: Any) -> list[Any]:
     return InProcessWorld(size, timeout_s=120).run(work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("graph", GRAPHS, ids=" under ".join)
 def test_a_graph_resumes_exactly_at_every_step(graph: tuple[str, str], size: int) -> None:
@@ -395,6 +396,7 @@ def test_threads_of_every_source_of_a_mixture_end_with_the_loader() -> None:
 # Without an AlignNode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [True, False])
 @pytest.mark.parametrize("between", ["nothing", "all", "cycled datasets"])
 def test_groups_alone_are_exact_in_a_node_loader(between: str, restart: bool) -> None:

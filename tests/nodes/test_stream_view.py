@@ -129,6 +129,7 @@ def ids(batches: list[Any]) -> list[int]:
     return [int(row[0]) for batch in batches for row in batch.tensors["input_ids"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mappers", [None, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_resumes_exactly_at_every_step(kind: str, mappers: int | None) -> None:

@@ -200,6 +200,7 @@ def test_a_watched_mapper_notices_a_dead_worker_process(prefetch: int) -> None:
     upstream.stop(node)
 
 
+@pytest.mark.slow
 def test_a_forked_child_drops_a_mapper_with_workers_in_silence() -> None:
     script = """
 import gc, os

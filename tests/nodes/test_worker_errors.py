@@ -124,6 +124,7 @@ def text_of(error: BaseException) -> str:
     return f"{type(error).__name__} {error!r} {' '.join(getattr(error, '__notes__', []))}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_kind_of_exception_comes_with_its_index(stage: str, workers: str) -> None:

@@ -84,6 +84,7 @@ def test_a_worker_process_that_dies_while_a_state_is_loaded_is_an_error_too() ->
             list(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_every_start_method_gives_the_same_batches(context: str) -> None:
     with build() as loader:
@@ -132,6 +133,7 @@ def test_loaders_that_are_alive_at_once_do_not_disturb_each_other() -> None:
         assert same_batches(column, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["thread", "process"])
 @pytest.mark.usefixtures("nothing_left")
 def test_breaking_off_and_iterating_again_leaves_nothing_behind(method: str) -> None:
@@ -156,6 +158,7 @@ def test_a_loader_that_is_only_dropped_ends_its_threads() -> None:
     gc.collect()  # a loader and its iterator know each other: a cycle, which waits for a collection
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("method", ["thread", "process"])
 def test_a_loader_that_is_only_dropped_ends_its_workers(method: str, num_workers: int) -> None:
@@ -267,6 +270,7 @@ def block(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "who"),
     [
@@ -354,6 +358,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_cleanly_whatever_was_left_open() -> None:
     process = start(f"ENDINGS = {ENDINGS!r}\n{FORKS}")  # one import of torch for all
     said, complaints = process.communicate(timeout=200)
@@ -366,6 +371,7 @@ def test_the_interpreter_exits_cleanly_whatever_was_left_open() -> None:
     assert "Exception ignored" not in complaints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_do_not_outlive_a_parent_that_is_killed(how: signal.Signals) -> None:
     script = """

@@ -41,6 +41,7 @@ def gloo_rank(rank: int, size: int) -> str:
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_gloo_ranks_pass_and_a_group_serves_one_loader_at_a_time() -> None:
     for told in run_ranks(gloo_rank, 2):

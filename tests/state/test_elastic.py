@@ -149,6 +149,7 @@ class History:
         self.states, self.over = [state for _, state, _ in results], results[0][2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_random_histories_of_world_sizes_deliver_every_position_once(part: int) -> None:
     for number in range(part, HISTORIES, 4):
@@ -182,6 +183,7 @@ def test_every_change_between_1_and_8_ranks_keeps_the_epoch(old: int, new: int) 
     assert history.seen == Counter({(0, p): 1 for p in range(50)})
 
 
+@pytest.mark.slow
 def test_a_state_stays_small_after_many_changes() -> None:
     history = History(random.Random(3))
     history.count, history.join, history.quota = 4000, True, None

@@ -79,6 +79,20 @@ FIELDS: Table = {
 # Exactly these, in this order: what is overridden, or called by position.
 PARAMETERS: Table = {
     "Trainer.__init__": ("self", "config"),
+    "Qwen35VisionEncoder.forward": ("self", "pixel_values", "grid_thw"),
+    "KimiK25VisionEncoder.forward": ("self", "pixel_values", "grid_thw"),
+    "MuseGlimmerVisionEncoder.forward": ("self", "pixel_values", "grid_thw"),
+    "Qwen35VisionEncoder.compute_position_embeddings": ("self", "grids", "max_num_patch"),
+    "KimiK25VisionEncoder.compute_position_embeddings": ("self", "grids", "max_num_patch"),
+    "MuseGlimmerVisionEncoder.compute_position_embeddings": (
+        *("self", "grids", "max_num_patch", "device"),
+    ),
+    "MuseGlimmerVisionEncoder._get_sparse_perm_and_slens": ("self", "grid_h", "grid_w", "device"),
+    "GatedDeltaNet._causal_conv": ("self", "x_BLD", "conv", "cu_seqlens", "cu_seqlens_cpu"),
+    "GatedDeltaKernel.forward": (
+        *("self", "xq_BLNK", "xk_BLNK", "xv_BLNV", "g_BLN", "beta_BLN"),
+        *("cu_seqlens", "cu_seqlens_cpu"),
+    ),
     "Trainer.close": ("self",),
     "Trainer.init_distributed": ("self",),
     "Trainer.train": ("self",),

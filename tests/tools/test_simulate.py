@@ -70,6 +70,7 @@ def test_four_ranks_take_hardly_more_steps_than_the_busiest_alone() -> None:
     assert 100 * max(result.padding for result in results) <= 4.8 + 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fewer"), [("sharegpt4o", 0.13), ("mmmix", 0.17)])
 def test_64_ranks_take_fewer_steps_with_sliding_than_with_tumbling(name: str, fewer: float) -> None:
     for seed in SEEDS[:2]:
@@ -194,6 +195,7 @@ def test_packed_rows_are_at_least_as_full_as_others_that_work_online(name: str) 
         assert ours >= 0.99 * fills["best-fit-decreasing"]  # which sees the whole epoch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ranks", "most"),
     [(name, 8, 1.05) for name in NAMES]

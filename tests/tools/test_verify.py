@@ -54,6 +54,7 @@ def test_steps_without_the_sample_bound_are_found(monkeypatch: Patch) -> None:
     assert "IDLE" in violation
 
 
+@pytest.mark.slow
 def test_a_split_that_loses_a_sample_is_found(monkeypatch: Patch) -> None:
     real = proposal.split
 
@@ -67,6 +68,7 @@ def test_a_split_that_loses_a_sample_is_found(monkeypatch: Patch) -> None:
     assert "G4" in violation
 
 
+@pytest.mark.slow
 def test_a_split_that_repeats_a_sample_is_found(monkeypatch: Patch) -> None:
     real = proposal.split
 

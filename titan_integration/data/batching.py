@@ -1,6 +1,6 @@
 """The data section's batching as arguments of ``odb_nodes``, for rows by number and for streams."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,20 @@ from odb_nodes import (
     TokenBudget,
     odb_loader,
 )
+from odb_nodes.types import OdbBatch
 from odb_nodes.vision import vision_length
 from titan_integration.data.config import DataConfig, OdbConfig
 from titan_integration.data.encoding.encoder import Encoder
-from titan_integration.data.pictures.collate import IDLE, PictureCollate
+from titan_integration.data.inputs.mixture import Mixture
+from titan_integration.data.inputs.origin import count_by_source, source_map
+from titan_integration.data.pictures.collate import (
+    IDLE,
+    NUM_PICTURES,
+    NUM_TEXTS,
+    PictureCollate,
+)
+from titan_integration.data.pictures.vision import Vision
+from titan_integration.data.totals import Totals
 
 Collate = Callable[[Sequence[Any]], dict[str, Any]]
 
@@ -139,3 +149,69 @@ def idle_batch(
         return {"input_ids": tokens, positions: tensors[positions]}
     tokens = tokens[:1, :multiple].clone()
     return {"input_ids": tokens, positions: torch.arange(tokens.shape[1]).expand_as(tokens)}
+
+
+def count_pictures(totals: Totals, batch: Mapping[str, Any], *, flat: bool, idle: bool) -> int:
+    """Count what the tower gets of a batch; returns the batch's room for black pictures.
+
+    Args:
+        totals: To add to.
+        batch: As ``PictureCollate`` gives it.
+        flat: Whether the tower takes pictures end to end; else they are padded to the largest.
+        idle: Whether it holds none of the samples.
+    """
+    number, grids = batch[NUM_PICTURES], batch["grid_thw"]
+    sizes = grids.prod(-1)
+    room: int = 0 if idle else batch[NUM_TEXTS]
+    totals.add_pictures(
+        pictures=number,
+        patches=int(sizes.sum()) if number else 0,
+        padded_patches=len(batch["patches"]) if flat else len(sizes) * int(sizes.max()),
+        room=room,
+    )
+    return room
+
+
+def model_inputs(
+    tensors: Mapping[str, Any], positions: str, vision: Vision | None
+) -> dict[str, torch.Tensor]:
+    """What of a batch the trainer gets, by the names that torchtitan's models have for it.
+
+    Args:
+        tensors: The batch.
+        positions: Its key for positions.
+        vision: How the model takes pictures, if it does.
+    """
+    inputs = {"input": tensors["input_ids"], "positions": tensors[positions]}
+    if vision is not None:
+        inputs |= {name: tensors[name] for name in ("patches", "grid_thw")}
+        if vision.has_grid_positions:
+            inputs["mrope_positions"] = tensors["positions3"]
+    return inputs
+
+
+def count_sources(
+    totals: Totals,
+    batch: OdbBatch,
+    rows: Mixture,
+    numbers: Sequence[int],
+    *,
+    positions: torch.Tensor,
+    odb: OdbConfig,
+) -> torch.Tensor:
+    """Count what a batch holds of each source; returns the source of each token, ``int64[B, L]``.
+
+    Args:
+        totals: To add to.
+        batch: As delivered.
+        rows: Of all sources.
+        numbers: The source of each of the batch's samples.
+        positions: Of the batch.
+        odb: Whose layout is decided.
+    """
+    layout = odb.layout or "padded"
+    sources = source_map(list(numbers), positions, layout=layout, rows=odb.rows)
+    loss_tokens = count_by_source(sources, batch.tensors["labels"], len(rows.names))
+    for number, name in enumerate(rows.names):
+        totals.add_source(name, list(numbers).count(number), loss_tokens[number])
+    return sources

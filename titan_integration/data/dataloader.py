@@ -1,12 +1,11 @@
 """``odb_loader`` in the place of a torchtitan dataloader."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 import torch
-import tyro
 
 from odb_nodes import (
     OdbLoader,
@@ -16,30 +15,32 @@ from odb_nodes import (
     reshard_states,
 )
 from odb_nodes.types import OdbBatch, StepInfo
-from titan_integration.data.batching import idle_batch, make_collate, make_loader, make_rounding
+from titan_integration.data.batching import (
+    count_pictures,
+    count_sources,
+    idle_batch,
+    make_collate,
+    make_loader,
+    make_rounding,
+    model_inputs,
+)
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
-from titan_integration.data.config import DataConfig
 from titan_integration.data.encoding.encoder import IGNORE_INDEX, Encoder
 from titan_integration.data.encoding.tokenizer import check_size
 from titan_integration.data.fingerprints import Inputs
 from titan_integration.data.growth import EpochRows
 from titan_integration.data.input_watch import InputWatch, without_lengths
 from titan_integration.data.inputs.mixture import Mixture
-from titan_integration.data.inputs.origin import count_by_source, source_map
-from titan_integration.data.load import Load
-from titan_integration.data.pictures.collate import IDLE, NUM_PICTURES, NUM_TEXTS, padded_patches
-from titan_integration.data.pictures.vision import Vision
+from titan_integration.data.loader_config import LoaderConfig
+from titan_integration.data.pictures.collate import IDLE
 from titan_integration.data.saved import Saved, explained
 from titan_integration.data.sources.index import SampleIndex
-from titan_integration.data.totals import Totals, merge, share
+from titan_integration.data.totals import Load, Totals, merge, share
 from titan_integration.errors import UserError
 from titan_integration.process_groups import data_group, gather
 from titan_integration.upstream import BaseDataLoader, HuggingFaceTokenizer
 
-# Fields that the trainer fills in from its data section: no flags of the command line.
-T = TypeVar("T")
-Derived = Annotated[T, tyro.conf.Suppress]
 TitanBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
@@ -65,40 +66,8 @@ class OdbDataLoader(BaseDataLoader):
     loader: OdbLoader
 
     @dataclass(kw_only=True, slots=True)
-    class Config(BaseDataLoader.Config):
-        data: Derived[DataConfig] = field(default_factory=DataConfig)
-        """Rows and batching."""
-
-        pad_to_multiple_of: Derived[int] = 1
-        """What the model's parallelism, loss and attention ask of lengths."""
-
-        vocab_size: Derived[int | None] = None
-        """Of the model; the tokenizer may not have more."""
-
-        dataset: Derived[str] = ""
-        """Of no effect, as the next one: the data section names the rows."""
-
-        dataset_path: Derived[str | None] = None
-        """See above."""
-
-        infinite: Derived[bool] = False
-        """Of no effect; torchtitan's validator sets it."""
-
-        cost: Derived[tuple[float, float]] = (1.0, 0.0)
-        """What the model makes of a token, and of a pair of tokens of one sample."""
-
-        purpose: Derived[str] = "train"
-        """Loaders of different purposes exchange over different groups; "held_out" reads the rows
-        that ``data.validation_fraction`` keeps from training."""
-
-        vision: Derived[Vision | None] = None
-        """How the model takes pictures; None if it takes texts only."""
-
-        flat_tower: Derived[bool] = False
-        """Whether its tower takes pictures end to end; else they are padded to the largest."""
-
-        check_folder: Derived[str | None] = None
-        """Keeps what the check of the rows found, for a resumed run."""
+    class Config(LoaderConfig):
+        """See ``LoaderConfig``."""
 
     def __init__(
         self,
@@ -191,7 +160,9 @@ class OdbDataLoader(BaseDataLoader):
         self.totals.padded_tokens += tokens.numel()
         self.totals.idle_steps += 1
         self._note_pictures(tensors, idle=True)
-        return self._inputs(tensors), torch.full_like(tokens, IGNORE_INDEX)
+        return model_inputs(tensors, self._positions, self.config.vision), torch.full_like(
+            tokens, IGNORE_INDEX
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all ranks; they must call this together, on their main threads.
@@ -293,45 +264,31 @@ class OdbDataLoader(BaseDataLoader):
         self.shapes.add(labels.shape)
         self.load.add(batch.info)
         if self._filler is None or self.config.vision is None:
-            self._filler = self._idle_batch(batch.tensors)
+            self._filler = self._idle(batch.tensors)
         if is_last_of_epoch:
             self.totals = self.current_totals()
             self.totals.epochs_done = batch.info.epoch + 1
             self._grown = self.epoch_samples.end_epoch()  # before it is saved
         self._note_end()
 
-    def _idle_batch(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        odb = self.config.data.odb
-        if self.config.vision is not None:
-            return make_collate(odb, self._rounding(), self.encoder)([IDLE])
-        multiple = None if odb.shape == "fixed" else self.config.pad_to_multiple_of
-        return idle_batch(tensors, self._positions, multiple)
-
     def _note_pictures(self, tensors: dict[str, Any], *, idle: bool) -> None:
-        if self.config.vision is None:
-            return
-        number, grids = tensors[NUM_PICTURES], tensors["grid_thw"]
-        self.room = 0 if idle else tensors[NUM_TEXTS]
-        self.totals.add_pictures(
-            pictures=number,
-            patches=int(grids.prod(-1).sum()) if number else 0,
-            padded_patches=padded_patches(
-                grids, len(tensors["patches"]), flat=self.config.flat_tower
-            ),
-            room=self.room,
+        vision, flat = self.config.vision, self.config.flat_tower
+        self.room = (
+            0 if vision is None else count_pictures(self.totals, tensors, flat=flat, idle=idle)
         )
 
     def _note_sources(self, batch: OdbBatch) -> None:
-        names, odb = self.rows.names, self.config.data.odb
-        if len(names) < 2:
+        if len(self.rows.names) < 2:
             return
         views = () if batch.info.idle else batch.info.views
-        numbers = [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views]
-        positions, layout = batch.tensors[self._positions], odb.layout or "padded"
-        self.sources = source_map(numbers, positions, layout=layout, rows=odb.rows)
-        loss_tokens = count_by_source(self.sources, batch.tensors["labels"], len(names))
-        for number, name in enumerate(names):
-            self.totals.add_source(name, numbers.count(number), loss_tokens[number])
+        self.sources = count_sources(
+            self.totals,
+            batch,
+            self.rows,
+            [self.rows.source_of(self.samples.locate(view.index)[0]) for view in views],
+            positions=batch.tensors[self._positions],
+            odb=self.config.data.odb,
+        )
 
     def _note_end(self) -> None:
         data, totals = self.config.data, self.totals
@@ -339,17 +296,17 @@ class OdbDataLoader(BaseDataLoader):
         filled = data.sample_quota is not None and totals.samples >= data.sample_quota
         self.exhausted = drained or filled
 
-    def _to_titan(self, batch: OdbBatch) -> TitanBatch:
-        return self._inputs(batch.tensors), batch.tensors["labels"]
-
-    def _inputs(self, tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
-        inputs = {"input": tensors["input_ids"], "positions": tensors[self._positions]}
-        vision = self.config.vision
+    def _idle(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        odb, vision = self.config.data.odb, self.config.vision
         if vision is not None:
-            inputs |= {name: tensors[name] for name in ("patches", "grid_thw")}
-            if vision.has_grid_positions:
-                inputs["mrope_positions"] = tensors["positions3"]
-        return inputs
+            return make_collate(odb, self._rounding(), self.encoder)([IDLE])
+        multiple = None if odb.shape == "fixed" else self.config.pad_to_multiple_of
+        return idle_batch(tensors, self._positions, multiple)
+
+    def _to_titan(self, batch: OdbBatch) -> TitanBatch:
+        return model_inputs(batch.tensors, self._positions, self.config.vision), batch.tensors[
+            "labels"
+        ]
 
     def _gather(self, own: Totals) -> tuple[list[dict[str, Any]], Totals]:
         states, totals = [], []

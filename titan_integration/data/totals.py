@@ -1,4 +1,7 @@
-"""What a run has trained on so far: kept in checkpoints, shown while training and at the end."""
+"""What a run has trained on so far, and how even and full its steps were.
+
+The totals are kept in checkpoints, and shown while training and at the end.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -126,3 +129,36 @@ def share(merged: Totals, rank: int) -> Totals:
     if rank == 0:
         return replace(merged, dropped=dict(merged.dropped), by_source=dict(merged.by_source))
     return replace(merged, dropped={}, by_source={}, **dict.fromkeys(_OF_A_RANK, 0))
+
+
+@dataclass(slots=True)
+class Load:
+    """Sums over the steps of this rank since the process started.
+
+    Attributes:
+        steps: Steps.
+        fill: Of ``StepInfo.fill``.
+        cost: Of all ranks' cost.
+        slowest: The same, had every rank had as much as the one that had most.
+    """
+
+    steps: int = 0
+    fill: float = 0.0
+    cost: float = 0.0
+    slowest: float = 0.0
+
+    def add(self, info: StepInfo) -> None:
+        """Count one step."""
+        self.steps += 1
+        self.fill += info.fill
+        self.cost += info.total_cost
+        self.slowest += info.total_cost * (info.slowest_over_mean or 1.0)
+
+    def since(self, before: "Load") -> dict[str, float]:
+        """Averages per step since an earlier moment: fill, cost of a step, slowest over mean."""
+        steps, cost = self.steps - before.steps, self.cost - before.cost
+        return {
+            "fill": (self.fill - before.fill) / max(1, steps),
+            "cost": cost / max(1, steps),
+            "slowest_over_mean": (self.slowest - before.slowest) / cost if cost else 1.0,
+        }

@@ -14,6 +14,9 @@ from typing import Any
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 INDEX = ".metadata"
+# Lies in a folder from the moment that a save into it begins until its end is known. With it, a
+# folder without an index was never whole; without it, such a folder has lost its index.
+UNFINISHED = ".unfinished"
 _STEP = re.compile(r"step-(\d+)")
 _ENTRY_STARTS = b"PK\x03\x04"  # every entry is a zip archive, as torch.save writes it
 ODB_KEY = "dataloader.odb"
@@ -28,12 +31,14 @@ class Checkpoint:
         path: The folder.
         problem: Why it cannot be resumed from; None: it can.
         lost: Whether something of it is missing or damaged; a mere export is not.
+        begun: Whether it is a save that did not end, so that nothing whole was lost.
     """
 
     step: int
     path: Path
     problem: str | None = None
     lost: bool = False
+    begun: bool = False
 
 
 def steps_in(folder: Path) -> list[tuple[int, Path]]:
@@ -53,7 +58,8 @@ def examine(step: int, path: Path) -> Checkpoint:
             if exported
             else f"it has no {INDEX}, its save did not end"
         )
-        return Checkpoint(step=step, path=path, problem=why, lost=not exported)
+        begun = not exported and (path / UNFINISHED).exists()
+        return Checkpoint(step=step, path=path, problem=why, lost=not exported, begun=begun)
     try:
         places = read_places(path)
     except Exception as error:  # whatever unpickling damaged bytes raises

@@ -148,7 +148,8 @@ class Guard:
         if wanted != -1:
             return self._wanted(wanted)
         choice = newest_whole(self.folder)
-        if choice.checkpoint is None and choice.passed_over:
+        never_whole = all(found.begun for found in choice.passed_over)
+        if choice.checkpoint is None and not never_whole:
             raise UserError(
                 f"no checkpoint in {self.folder} is whole ({choice.reasons()}); move the folder "
                 "away to begin anew, or set another --dump_folder"

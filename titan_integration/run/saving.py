@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from titan_integration.errors import UserError
 from titan_integration.process_groups import on_rank_zero
-from titan_integration.run.checkpoints import INDEX, examine, newest_whole, steps_in
+from titan_integration.run.checkpoints import INDEX, UNFINISHED, examine, newest_whole, steps_in
 from titan_integration.run.failures import explain, first_line, root_cause
 
 _NEAR = 1 << 20  # bytes that a single write may have
@@ -70,8 +70,15 @@ class SafeSaving:
             ) from error
         self.saved = path
         if dist.get_rank() == 0:
+            self._note_ends()
             self._purge(path)
         return result
+
+    def _note_ends(self) -> None:
+        """Saves that have ended are marked as begun no longer; one in the background is later."""
+        for _, path in steps_in(self._folder):
+            if (path / INDEX).exists():
+                (path / UNFINISHED).unlink(missing_ok=True)
 
     def _on_rank_zero(self, work: Callable[[], None]) -> None:
         try:
@@ -84,11 +91,12 @@ class SafeSaving:
             step = int(old.name.removeprefix(REPLACED))
             if examine(step, old.with_name(f"step-{step}")).problem is None:
                 shutil.rmtree(old, ignore_errors=True)
-        if not path.exists():
-            return
-        aside = path.with_name(path.name.replace("step-", REPLACED))
-        shutil.rmtree(aside, ignore_errors=True)
-        path.rename(aside)
+        if path.exists():
+            aside = path.with_name(path.name.replace("step-", REPLACED))
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+        path.mkdir(parents=True)
+        (path / UNFINISHED).touch()
 
     def _purge(self, newest: Path) -> None:
         """Remove, on a thread, what is older than the newest whole ones, and broken ones."""

@@ -14,8 +14,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from titan_integration.data.dataloader import OdbDataLoader
-from titan_integration.data.load import Load
-from titan_integration.data.totals import DROP_REASONS, Totals
+from titan_integration.data.totals import DROP_REASONS, Load, Totals
 from titan_integration.source_loss import SourceLoss
 from titan_integration.upstream import MetricsProcessor
 

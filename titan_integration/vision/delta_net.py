@@ -11,6 +11,7 @@ triangular system (I + A) U = beta V - beta exp(G) K S_0, A_ij = beta_i exp(G_i 
 j < i. It is solved for all chunks together; only ``S`` goes from one chunk to the next.
 """
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -137,7 +138,8 @@ def gated_delta_rule(
     out = (q * decay.exp()[..., None]) @ states + (q @ k.mT * between) @ updates
     flat = out.transpose(1, 2).reshape(-1, *out.shape[1:2], out.shape[-1])
     wanted = index.reshape(-1).argsort(stable=True)[: ends[-1]]
-    return flat[wanted] * float(q.shape[-1]) ** -0.5
+    scaled: torch.Tensor = flat[wanted] / math.sqrt(q.shape[-1])
+    return scaled
 
 
 def chunks(ends: list[int]) -> tuple[list[list[int]], list[int]]:

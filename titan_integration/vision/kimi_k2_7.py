@@ -5,16 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from titan_integration.upstream import ComplexRoPE, KimiK25VisionEncoder
-from titan_integration.vision.segments import (
-    Embeddings,
-    Grid,
-    embeddings,
-    grids_of,
-    lengths_of,
-    segments,
-    split,
-    stacked,
-)
+from titan_integration.vision.segments import Grid, encoded, lengths_of, split, stacked
 
 
 class FlatKimiK25VisionEncoder(KimiK25VisionEncoder):
@@ -30,22 +21,9 @@ class FlatKimiK25VisionEncoder(KimiK25VisionEncoder):
 
     def forward(self, pixel_values: torch.Tensor, *, grid_thw: torch.Tensor) -> torch.Tensor:
         """Encode ``[1, patches, patch size]``; gives ``[pictures, most tokens, text size]``."""
-        grids, total = grids_of(grid_thw), pixel_values.shape[1]
-        lengths = lengths_of(grids)
-        learned, rotation = embeddings(grids, total, self._of_one)
-        x = self.patch_embed(pixel_values) + learned
-        pictures = segments(lengths, total, x.device)
-        for layer in self.layers.values():
-            x = layer(
-                x,
-                rope_cache=rotation,
-                rope_apply=ComplexRoPE.apply_rotary_emb,
-                attention_mask=pictures,
-            )
-        x = self.final_norm(x)
-        merged = [
-            self._merged(one, grid) for one, grid in zip(split(x, lengths), grids, strict=True)
-        ]
+        x, grids = encoded(self, pixel_values, grid_thw, ComplexRoPE.apply_rotary_emb)
+        pictures = split(self.final_norm(x), lengths_of(grids))
+        merged = [self._merged(one, grid) for one, grid in zip(pictures, grids, strict=True)]
         projected = self.projector(torch.cat(merged)[None])
         return stacked(projected, [len(one) for one in merged])
 
@@ -54,7 +32,3 @@ class FlatKimiK25VisionEncoder(KimiK25VisionEncoder):
         (_, h, w), (tall, wide) = grid, self.merge_kernel_size
         blocks = x.view(h // tall, tall, w // wide, wide, -1).transpose(1, 2)
         return blocks.reshape((h // tall) * (w // wide), -1)
-
-    def _of_one(self, grid: Grid, patches: int) -> Embeddings:
-        found: Embeddings = self.compute_position_embeddings([list(grid)], patches)
-        return found

@@ -5,15 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from titan_integration.upstream import CosSinRoPE, Qwen35VisionEncoder
-from titan_integration.vision.segments import (
-    Embeddings,
-    Grid,
-    embeddings,
-    grids_of,
-    lengths_of,
-    segments,
-    stacked,
-)
+from titan_integration.vision.segments import encoded, lengths_of, stacked
 
 
 class FlatQwen35VisionEncoder(Qwen35VisionEncoder):
@@ -29,20 +21,5 @@ class FlatQwen35VisionEncoder(Qwen35VisionEncoder):
 
     def forward(self, pixel_values: torch.Tensor, *, grid_thw: torch.Tensor) -> torch.Tensor:
         """Encode ``[1, patches, patch size]``; gives ``[pictures, most tokens, text size]``."""
-        grids, total = grids_of(grid_thw), pixel_values.shape[1]
-        lengths = lengths_of(grids)
-        learned, rotation = embeddings(grids, total, self._of_one)
-        x = self.patch_embed(pixel_values) + learned
-        pictures = segments(lengths, total, x.device)
-        for layer in self.layers.values():
-            x = layer(
-                x,
-                rope_cache=rotation,
-                rope_apply=CosSinRoPE.apply_rotary_emb,
-                attention_mask=pictures,
-            )
-        return stacked(self.merger(x), [n // self.spatial_merge_unit for n in lengths])
-
-    def _of_one(self, grid: Grid, patches: int) -> Embeddings:
-        found: Embeddings = self.compute_position_embeddings([list(grid)], patches)
-        return found
+        x, grids = encoded(self, pixel_values, grid_thw, CosSinRoPE.apply_rotary_emb)
+        return stacked(self.merger(x), [n // self.spatial_merge_unit for n in lengths_of(grids)])

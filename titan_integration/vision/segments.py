@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -48,6 +49,31 @@ def embeddings(
     known = {grid: compute(grid, grid[0] * grid[1] * grid[2]) for grid in dict.fromkeys(grids)}
     learned, rotation = zip(*(known[grid] for grid in grids), strict=True)
     return _end_to_end(learned, total), _end_to_end(rotation, total)
+
+
+def encoded(
+    tower: Any, pixel_values: torch.Tensor, grid_thw: torch.Tensor, rotate: Any
+) -> tuple[torch.Tensor, list[Grid]]:
+    """All layers of a tower on ``[1, patches, patch size]``; and the grids of the pictures.
+
+    Args:
+        tower: With ``patch_embed``, ``layers`` and ``compute_position_embeddings``.
+        pixel_values: Patches of all pictures, one after the other.
+        grid_thw: ``int64[pictures, 3]``.
+        rotate: Applies the rotation to queries and keys.
+    """
+
+    def of_one(grid: Grid, patches: int) -> Embeddings:
+        found: Embeddings = tower.compute_position_embeddings([list(grid)], patches)
+        return found
+
+    grids, total = grids_of(grid_thw), pixel_values.shape[1]
+    learned, rotation = embeddings(grids, total, of_one)
+    x = tower.patch_embed(pixel_values) + learned
+    pictures = segments(lengths_of(grids), total, x.device)
+    for layer in tower.layers.values():
+        x = layer(x, rope_cache=rotation, rope_apply=rotate, attention_mask=pictures)
+    return x, grids
 
 
 def split(x: torch.Tensor, lengths: Sequence[int]) -> list[torch.Tensor]:

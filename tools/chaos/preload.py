@@ -39,8 +39,14 @@ text = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), limits]).encode(
 files = array.array("i", [0, 1, 2])
 server.sendmsg([len(text).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
 server.sendall(text)
+def pass_on(signum, frame):
+    try:
+        server.sendall(bytes([signum]))
+    except OSError:  # what it would be passed on to has ended
+        pass
+
 for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-    signal.signal(signum, lambda signum, frame: server.sendall(bytes([signum])))
+    signal.signal(signum, pass_on)
 status = server.recv(8)
 code = os.waitstatus_to_exitcode(int.from_bytes(status, "big")) if status else 1
 if code < 0:

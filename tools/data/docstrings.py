@@ -7,11 +7,12 @@ import importlib.util
 import os
 import signal
 import sysconfig
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 # Some distributions ship Python without its own tests; without them the corpus is alike on all.
@@ -105,6 +106,14 @@ def _start_worker() -> None:
     gc.disable()
     # The parent handles Ctrl-C; a worker would only add its own stack trace.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()  # a parent that is killed would leave its workers waiting for each other
+    os._exit(1)
 
 
 def file_docstrings(file: SourceFile) -> list[Docstring] | None:

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import multiprocessing
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +16,13 @@ from titan_integration.data.checks import check as checks
 from titan_integration.data.checks.cache import Checked
 from titan_integration.data.checks.check import check_rows
 from titan_integration.data.checks.report import Report, percentiles
-from titan_integration.data.encoding.encoder import Encoder
+from titan_integration.data.encoding.encoder import Encoder, Encoding
+from titan_integration.data.encoding.tokenizer import ChatTokenizer
 from titan_integration.data.formats.document import Reading
 from titan_integration.data.inputs.open import Inputs
 from titan_integration.data.sources.index import SampleIndex
 from titan_integration.errors import UserError
+from titan_integration.run.processes import parents
 
 Make = Callable[..., Encoder]
 ROWS: list[Any] = [
@@ -128,6 +132,42 @@ def test_worker_processes_find_the_same(
     together = _check(table, encoder)
     assert together.report == alone.report
     assert together.counts.tolist() == alone.counts.tolist()  # type: ignore[union-attr]
+
+
+def _check_for_ever(folder: Path, template: str, tokenizer: str) -> None:
+    """In a process of its own: a check by two worker processes that takes long."""
+    table = _table(folder, ROWS * 20_000)
+    encoding = Encoding(max_len=2048, chat_template=template)
+    _check(table, Encoder(ChatTokenizer(tokenizer_path=tokenizer), encoding), skip=True)
+
+
+def test_worker_processes_end_with_a_rank_that_is_killed(
+    tmp_path: Path, encoder_for: Make, tokenizer: Path
+) -> None:
+    encoder = encoder_for(THINKING)
+    args = (tmp_path, encoder.encoding.chat_template, str(tokenizer))
+    rank = multiprocessing.get_context("spawn").Process(target=_check_for_ever, args=args)
+    rank.start()
+    assert rank.pid is not None
+    workers = _wait(lambda: _below(rank.pid), "worker processes")
+    rank.kill()
+    rank.join()
+    _wait(lambda: not any(pid in parents() for pid in workers), "their end")
+
+
+def _below(rank: int | None) -> list[int]:
+    """Two worker processes at work; before, none."""
+    found = [pid for pid, parent in parents().items() if parent == rank]
+    spawned = [p for p in found if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    return spawned if len(spawned) == 2 else []
+
+
+def _wait(look: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"no {what} within a minute"
+        time.sleep(0.1)
+    return found
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,12 @@ def test_a_full_disk_leaves_the_checkpoint_before_it_whole(
 def test_a_limit_on_file_sizes_is_named(tmp_path: Path, data_args: list[str]) -> None:
     limits = {resource.RLIMIT_FSIZE: 400_000}
     check("file limit", Run(tmp_path, *data_args, ranks=2, limits=limits).wait())
+    # The first save was cut short and nothing was ever whole: the same command begins anew.
+    again = Run(tmp_path, *data_args, ranks=2).wait()
+    assert again.code == 0
+    assert "passed over damaged or partial checkpoints: step-3: it has no .metadata" in again.out
+    assert sorted(delivered(tmp_path)) == EVERY_ROW_ONCE
+    assert not list(tmp_path.glob("checkpoint/*/.unfinished"))
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(

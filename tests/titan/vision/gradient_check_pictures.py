@@ -16,7 +16,7 @@ from titan_integration import cpu, upstream
 cpu.patch()
 
 from tests.titan import gradient_check  # noqa: E402
-from titan_integration.data.batching import make_collate  # noqa: E402
+from titan_integration.data.batching import make_collate, model_inputs  # noqa: E402
 
 NEGLIGIBLE = 1e-3  # of the whole gradient's size: below it float32 has few digits left
 
@@ -68,7 +68,7 @@ class CheckedOnPictures(gradient_check.CheckedTrainer):
         assert self.tower_inputs is not None
         collate = make_collate(odb.config.data.odb, odb._rounding(), odb.encoder)
         batch = collate([sample])
-        given = self.tower_inputs(odb._inputs(batch))
+        given = self.tower_inputs(model_inputs(batch, odb._positions, odb.config.vision))
         if not sample["pictures"]:
             size = len(sample["input_ids"])  # type: ignore[arg-type]
             given = {
@@ -76,7 +76,7 @@ class CheckedOnPictures(gradient_check.CheckedTrainer):
                 for key, value in given.items()
                 if key in ("input", "positions")
             }
-            given["special_tokens"] = self.tower_inputs.special_tokens  # type: ignore[assignment]
+            given["special_tokens"] = self.tower_inputs.special_tokens
             return given, batch["labels"][:, :size]
         given["pixel_values"] = given["pixel_values"].double()
         return given, batch["labels"]

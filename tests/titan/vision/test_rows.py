@@ -81,7 +81,8 @@ def sample_of(encoder: Encoder, table: Any, index: int = 0) -> dict[str, Any]:
 
 
 def same_pixels(one: Picture, other: Picture) -> None:
-    np.testing.assert_array_equal(*(patches_of(p, VISION.geometry) for p in (one, other)))
+    left, right = (patches_of(p, VISION.geometry) for p in (one, other))
+    np.testing.assert_array_equal(left, right)
 
 
 def data_url(path: Path) -> str:

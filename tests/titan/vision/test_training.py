@@ -80,7 +80,7 @@ def test_a_run_goes_on_on_one_rank_and_every_row_is_trained_on_once(
     assert done["resumed_from"] == 3
     assert sorted(delivered(tmp_path)) == [(0, i) for i in range(done["samples_total"])]
     assert done["tower_padding_ratio"] < 0.05  # black pictures of batches without any
-    assert done["padding_ratio"] == 0
+    assert done["padding_ratio"] < 0.01
     values: dict[str, Any] = scalars(tmp_path)
     assert values["odb/pictures_per_s"][3] > 0
     assert values["odb/patches_per_s"][3] > 0

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
@@ -117,7 +118,19 @@ def _in_processes(examiner: Examiner, blocks: list[Sequence[int]], size: int) ->
 def _start(examiner: Examiner) -> None:
     global _examiner
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Each process has one core.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _examiner = examiner
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, also if it was killed.
+
+    The executor's own end would never come then: its workers wait for each other's pipes.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _work(block: Sequence[int]) -> Findings:

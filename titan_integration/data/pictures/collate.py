@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import torch
-
 from odb_nodes import Rounding
 from odb_nodes.types import IGNORE_INDEX
 from odb_nodes.vision import VisionCollate
@@ -69,8 +67,3 @@ class PictureCollate:
         counts = [len(sample["pictures"]) for sample in samples]
         batch |= {NUM_PICTURES: sum(counts), NUM_TEXTS: counts.count(0)}
         return batch
-
-
-def padded_patches(grids: torch.Tensor, size: int, *, flat: bool) -> int:
-    """Patches that the tower works on: ``int64[pictures, 3]`` grids in ``size`` flat ones."""
-    return size if flat else len(grids) * int(grids.prod(-1).max())
