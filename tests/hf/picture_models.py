@@ -40,6 +40,14 @@ _TEXT = {
     "num_key_value_heads": 2,
     "pad_token_id": 0,
 }
+_TOWER = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 2,
+    "patch_size": PATCH,
+    "out_hidden_size": 32,
+}
 _IDS = {"image_token_id": IMAGE_ID, "video_token_id": 91, "vision_start_token_id": 92}
 
 
@@ -50,12 +58,7 @@ def qwen3_vl() -> Any:
     config = Qwen3VLConfig(
         text_config={**_TEXT, "head_dim": 8, "rope_parameters": rope},
         vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_heads": 2,
-            "patch_size": PATCH,
-            "out_hidden_size": 32,
+            **_TOWER,
             "num_position_embeddings": 64,
             "deepstack_visual_indexes": [0],
         },
@@ -71,12 +74,7 @@ def qwen2_5_vl() -> Any:
     config = Qwen2_5_VLConfig(
         text_config={**_TEXT, "rope_parameters": rope},
         vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_heads": 2,
-            "patch_size": PATCH,
-            "out_hidden_size": 32,
+            **_TOWER,
             "window_size": 32,
             "fullatt_block_indexes": [1],
         },
