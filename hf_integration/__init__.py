@@ -8,7 +8,15 @@ May import ``odb_nodes`` and the counts and the summary that ``titan_integration
 """
 
 from hf_integration.arguments import OdbArguments
+from hf_integration.data.pictures import PictureCollate, geometry_of
 from hf_integration.errors import Refusal
 from hf_integration.trainer import OdbTrainer, OdbTrainerMixin
 
-__all__ = ["OdbArguments", "OdbTrainer", "OdbTrainerMixin", "Refusal"]
+__all__ = [
+    "OdbArguments",
+    "OdbTrainer",
+    "OdbTrainerMixin",
+    "PictureCollate",
+    "Refusal",
+    "geometry_of",
+]

@@ -12,6 +12,7 @@ from hf_integration.arguments import OdbArguments
 from hf_integration.data import checkpoint
 from hf_integration.data.feed import Feed
 from hf_integration.data.loader import Length
+from hf_integration.data.pictures import PATCHES, PictureCollate
 from hf_integration.data.steps import num_loss_tokens
 from hf_integration.training.callbacks import AgreedStop, RunCallback, SampleProgress
 from hf_integration.training.limits import check_arguments
@@ -61,6 +62,8 @@ class OdbTrainerMixin(_Base):  # type: ignore[misc]  # the Trainer comes behind 
         if odb is None:
             return
         check_arguments(self, odb)
+        if isinstance(self.data_collator, PictureCollate):
+            self.args.remove_unused_columns = False  # no model knows "pictures", the collator does
         if odb.warmup_samples is not None:
             self.args.warmup_steps = odb.warmup_samples
         if self.args.world_size > 1:
@@ -166,6 +169,13 @@ class OdbTrainerMixin(_Base):  # type: ignore[misc]  # the Trainer comes behind 
             loss = zero_loss(outputs)
         loss = loss * (count * weight_factor(self)) / num_items_in_batch
         return (loss, outputs) if return_outputs else loss
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """As the Trainer's; pixels of pictures are made on the device."""
+        inputs = super()._prepare_inputs(inputs)
+        if isinstance(self.data_collator, PictureCollate) and PATCHES in inputs:
+            return self.data_collator.model_inputs(inputs)
+        return inputs
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """As the Trainer's, over the samples of the run where their number is known."""

@@ -48,6 +48,7 @@ __all__ = [
 PRIVATE_METHODS = {
     "_save_checkpoint": ["self", "model", "trial"],
     "_save_rng_state": ["self", "output_dir"],
+    "_prepare_inputs": ["self", "inputs"],
     "_get_output_dir": ["self", "trial"],
     "_get_train_sampler": ["self", "train_dataset"],
     "_remove_unused_columns": ["self", "dataset", "description"],

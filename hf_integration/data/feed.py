@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from hf_integration.data.goal import Goal
+from hf_integration.data.pictures import ROOM
 from hf_integration.data.steps import StepBatches, num_padded_tokens, step_batches
 from hf_integration.errors import Refusal
 from odb_nodes import OdbLoader, StateError, describe_state
@@ -95,6 +96,7 @@ class Feed:
         totals = replace(self.totals, dropped=dict(self.totals.dropped))
         for batch, info in zip(step.batches, step.infos, strict=False):
             totals.add(info, num_padded_tokens(batch, info))
+            totals.room += 0 if info.idle else batch.get(ROOM, 0)
         for filler in step.batches[len(group) :]:
             totals.padded_tokens += num_padded_tokens(filler, None)
             totals.idle_steps += 1

@@ -11,6 +11,7 @@ from hf_integration.data.steps import num_padded_tokens
 from hf_integration.errors import Refusal
 from hf_integration.upstream import lays_end_to_end, preparer
 from odb_nodes import OdbLoader, PackCollate, Rounding, TokenBudget, odb_loader
+from odb_nodes.vision import VisionCollate, vision_length
 
 logger = logging.getLogger(__name__)
 Length = Callable[[Any], int]
@@ -66,6 +67,8 @@ def layout_of(trainer: Any, odb: OdbArguments) -> str:
     if odb.layout != "auto":
         return odb.layout
     collator = trainer.data_collator
+    if isinstance(collator, VisionCollate):
+        collator = collator.text
     end_to_end = lays_end_to_end(collator) or isinstance(collator, PackCollate)
     return "packed" if end_to_end else "padded"
 
@@ -78,7 +81,8 @@ def make_loader(
     Args:
         trainer: With dataset, collator and training arguments.
         odb: Settings of the batches.
-        length: ``row -> tokens``; None is the length of "input_ids".
+        length: ``row -> tokens``; None is the length of "input_ids", and the room of a black
+            picture where pictures are collated.
         shuffle: A new order per epoch.
         group: A gloo group that nothing else uses; None in a world of one.
     """
@@ -87,6 +91,9 @@ def make_loader(
     multiple = odb.pad_to_multiple_of or getattr(trainer.data_collator, "pad_to_multiple_of", None)
     rounding = Rounding(multiple=multiple) if multiple else None
     layout = layout_of(trainer, odb)
+    with_pictures = isinstance(trainer.data_collator, VisionCollate)
+    if length is None and with_pictures:
+        length = vision_length
     return odb_loader(
         dataset,
         token_budget=TokenBudget(odb.token_budget, rounding=rounding),
@@ -103,6 +110,7 @@ def make_loader(
         seed=args.seed if args.data_seed is None else args.data_seed,
         join=odb.join,
         policy=odb.policy,
+        filler=trainer.data_collator.idle if with_pictures else None,
         collate=Collate(collator, layout, odb.token_budget),
         prefetch=args.dataloader_prefetch_factor or odb.prefetch,
         pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),

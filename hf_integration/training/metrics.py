@@ -56,7 +56,7 @@ class Meter:
         self._last = now
         total = self._summed(was, now)
         seconds = max(now.time_s - was.time_s, 1e-9)
-        tokens = now.totals.tokens - was.totals.tokens
+        tokens = now.totals.tokens - was.totals.tokens - total.pop("room")
         samples = now.totals.samples - was.totals.samples
         padded = total.pop("padded")
         planned = self._feed.goal.samples
@@ -86,6 +86,7 @@ class Meter:
         before, totals = was.totals, now.totals
         return {
             "padded": totals.padded_tokens - before.padded_tokens,
+            "room": totals.room - before.room,
             "idle_steps": totals.idle_steps - before.idle_steps,
             "splits": totals.splits - before.splits,
             "recirculated": totals.recirculated - before.recirculated,

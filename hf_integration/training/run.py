@@ -117,9 +117,9 @@ class Run:
             steps=step,
             idle_steps=totals.idle_steps,
             padding_ratio=totals.padding_ratio,
-            real_tokens=totals.tokens,
+            real_tokens=totals.real_tokens,
             padded_tokens=totals.padded_tokens,
-            real_tokens_per_s=(totals.tokens - began.totals.tokens) / wall_s,
+            real_tokens_per_s=self._real_tokens(totals, began.totals) / wall_s,
             wall_s=wall_s,
             world_size=self.world_size,
             resumed_from=self.resumed_from,
@@ -131,6 +131,11 @@ class Run:
         if self._join and summary.coverage.startswith("wrong"):
             raise RuntimeError(f"coverage is {summary.coverage}")
         return summary
+
+    def _real_tokens(self, totals: Totals, before: Totals) -> int:
+        """Of this call of ``train``; what was trained before it is whole where it resumed."""
+        room: list[int] = self._gather(before.room)
+        return totals.real_tokens - (before.tokens - sum(room))
 
     def _coverage(self, totals: Totals, whole: int | None) -> str:
         goal = self.feed.goal
