@@ -1,5 +1,6 @@
 """The mixin that gives any Trainer online dynamic batching."""
 
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from hf_integration.upstream import (
     shifts_labels,
 )
 
+logger = logging.getLogger(__name__)
 _Base: Any = object
 
 
@@ -62,8 +64,9 @@ class OdbTrainerMixin(_Base):  # type: ignore[misc]  # the Trainer comes behind 
         if odb is None:
             return
         check_arguments(self, odb)
-        if isinstance(self.data_collator, PictureCollate):
-            self.args.remove_unused_columns = False  # no model knows "pictures", the collator does
+        if isinstance(self.data_collator, PictureCollate) and self.args.remove_unused_columns:
+            logger.info('remove_unused_columns is off: the collator needs the column "pictures"')
+            self.args.remove_unused_columns = False
         if odb.warmup_samples is not None:
             self.args.warmup_steps = odb.warmup_samples
         if self.args.world_size > 1:
