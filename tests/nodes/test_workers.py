@@ -47,6 +47,7 @@ def wait_until_gone(before: set[threading.Thread], children: set[int]) -> None:
         processes = set(children_of(os.getpid())) - children
         if not threads and not processes:
             return
+        gc.collect()  # one of these threads may have held what an earlier collection looked for
         assert time.monotonic() < deadline, f"left behind: {threads} {processes}"
         time.sleep(0.02)
 
